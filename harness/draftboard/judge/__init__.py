@@ -1,0 +1,1 @@
+"""The room of verdicts: numbers and judgements as pure functions of records. Imports no torch."""

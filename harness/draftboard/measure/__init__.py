@@ -1,0 +1,1 @@
+"""The room that needs torch and the hardware: target, loop, clock, runner."""
