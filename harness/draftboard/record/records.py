@@ -17,7 +17,7 @@ SCHEMA = 1
 Json = Any
 Origin = Literal["trained here", "published", "random"]
 Drafting = Literal["serial", "parallel", "lookup", "none"]
-Stop = Literal["stop_token", "length", "context"]
+Stop = Literal["stop_token", "length"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,114 @@
+"""The target's key/value cache: allocated once, written in place, cut back in O(1).
+
+Cutting back only moves a number. Rows past it stay in memory and are overwritten by the next forward, so
+nothing may read beyond `length`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from draftboard.errors import UserError
+
+
+class KVCache:
+    """Keys and values of every layer, each [kv_heads, capacity, head_dim], contiguous per head."""
+
+    def __init__(
+        self,
+        layers: int,
+        kv_heads: int,
+        head_dim: int,
+        capacity: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        shape = (layers, kv_heads, capacity, head_dim)
+        self.keys = torch.zeros(shape, dtype=dtype, device=device)
+        self.values = torch.zeros(shape, dtype=dtype, device=device)
+        self.capacity = capacity
+        self.length = 0
+
+    def truncate(self, length: int) -> None:
+        """Forgets every position from `length` on."""
+        self.length = checked_length(length, self.length)
+
+    def reserve(self, rows: int) -> slice:
+        """The place of the next `rows` positions; raises UserError when they do not fit."""
+        return reserve(self.length, rows, self.capacity)
+
+
+def checked_length(length: int, now: int) -> int:
+    """`length`, when a cache that holds `now` positions can be cut back to it."""
+    if not 0 <= length <= now:
+        raise ValueError(f"cannot cut a cache of {now} positions to {length}")
+    return length
+
+
+def reserve(length: int, rows: int, capacity: int) -> slice:
+    """Positions length..length+rows, checked against the capacity."""
+    if length + rows > capacity:
+        raise UserError(
+            f"context of {length + rows} tokens does not fit the cache of {capacity}; raise --max-context"
+        )
+    return slice(length, length + rows)
+
+
+class ModuleCache(Cache):  # type: ignore[misc]
+    """The same cache behind transformers' interface, for a target that runs its own forward."""
+
+    def __init__(self, layers: int, capacity: int) -> None:
+        super().__init__(layers=[_ModuleCacheLayer(capacity) for _ in range(layers)])
+        self.capacity = capacity
+
+    @property
+    def length(self) -> int:
+        """Positions held."""
+        return int(self.layers[0].length)
+
+    def truncate(self, length: int) -> None:
+        """Forgets every position from `length` on."""
+        for layer in self.layers:
+            layer.length = checked_length(length, layer.length)
+
+
+class _ModuleCacheLayer(CacheLayerMixin):  # type: ignore[misc]
+    is_sliding = False
+    is_croppable = True
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__()
+        self.capacity = capacity
+        self.length = 0
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        def room(states: Tensor) -> Tensor:
+            batch, heads, _, width = states.shape
+            return states.new_zeros((batch, heads, self.capacity, width))
+
+        self.keys, self.values = room(key_states), room(value_states)
+        self.is_initialized = True
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        place = reserve(self.length, key_states.shape[-2], self.capacity)
+        self.keys[:, :, place] = key_states
+        self.values[:, :, place] = value_states
+        self.length = place.stop
+        return self.keys[:, :, : place.stop], self.values[:, :, : place.stop]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.length + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self.length
+
+    def get_max_length(self) -> int:
+        return self.capacity

@@ -1,0 +1,99 @@
+"""The forward of any other causal LM: its own module over our cache, block outputs caught by hooks."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from draftboard.drafter import FINAL_NORM
+from draftboard.errors import UserError
+from draftboard.measure.cache import ModuleCache
+
+
+class ModuleForward:
+    """A transformers causal LM run as it is. Hooks exist only for the taps that are asked for."""
+
+    name = "module"
+
+    def __init__(self, model: Any, capacity: int) -> None:
+        self.model = model
+        self.blocks = _blocks(model)
+        self.norm = _final_norm(model)
+        self.cache = ModuleCache(len(self.blocks), capacity)
+        parameters = inspect.signature(model.forward).parameters
+        self._cache_name = "cache" if "cache" in parameters else "past_key_values"
+        self._keeps_last = "logits_to_keep" in parameters
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Input embeddings [n, H] of ids [n]."""
+        embedded: Tensor = self.model.get_input_embeddings()(ids)
+        return embedded
+
+    def final_norm(self, hidden: Tensor) -> Tensor:
+        """The last norm of raw states [n, H]."""
+        normed: Tensor = self.norm(hidden)
+        return normed
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits [n, V] of normed states [n, H]."""
+        logits: Tensor = self.model.get_output_embeddings()(hidden)
+        return logits
+
+    def run(self, ids: Tensor, taps: tuple[int, ...], last_only: bool) -> tuple[Tensor, Tensor]:
+        """Appends ids [m] to the cache. Returns logits [m or 1, V] and features [m, L, H]."""
+        caught: dict[int, Tensor] = {}
+        handles = [self._hook(tap, caught) for tap in taps]
+        options = {"logits_to_keep": 1} if last_only and self._keeps_last else {}
+        try:
+            output = self.model(
+                input_ids=ids[None], use_cache=True, **{self._cache_name: self.cache}, **options
+            )
+        finally:
+            for handle in handles:
+                handle.remove()
+        logits = output.logits[0]
+        width = self.model.config.hidden_size
+        features = (
+            torch.stack([caught[tap] for tap in taps], dim=1)
+            if taps
+            else logits.new_empty(len(ids), 0, width)
+        )
+        return logits[-1:] if last_only else logits, features
+
+    def _hook(self, tap: int, caught: dict[int, Tensor]) -> Any:
+        def keep(value: Any) -> None:
+            caught[tap] = (value[0] if isinstance(value, tuple) else value)[0]
+
+        if tap == 0:
+            return self.blocks[0].register_forward_pre_hook(
+                lambda module, args, kwargs: keep(args[0] if args else kwargs["hidden_states"]),
+                with_kwargs=True,
+            )
+        module = self.norm if tap == FINAL_NORM else self.blocks[tap - 1]
+        return module.register_forward_hook(lambda module, args, output: keep(output))
+
+
+def _blocks(model: Any) -> nn.ModuleList:
+    """The list of decoder layers: the one module list as long as the configuration says."""
+    layers = model.config.num_hidden_layers
+    for _, module in model.named_modules():
+        if isinstance(module, nn.ModuleList) and len(module) == layers:
+            return module
+    raise UserError(
+        f"{type(model).__name__} has no list of {layers} decoder layers; such a target cannot be tapped"
+    )
+
+
+def _final_norm(model: Any) -> nn.Module:
+    """The norm after the last block: a direct child of the trunk, named as transformers names it."""
+    trunk = model.base_model
+    for name in ("norm", "final_layernorm", "final_layer_norm", "ln_f"):
+        if isinstance(getattr(trunk, name, None), nn.Module):
+            module: nn.Module = getattr(trunk, name)
+            return module
+    raise UserError(
+        f"{type(model).__name__} has no final norm under a known name; such a target cannot be tapped"
+    )
