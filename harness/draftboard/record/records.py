@@ -148,14 +148,15 @@ class Divergence:
     repeat: int
     position: int
     """Index into the reply's tokens."""
-    baseline_token: int
-    arm_token: int
+    baseline_token: int | None
+    """None when the baseline's reply had ended before this position."""
+    arm_token: int | None
     float32_top2: tuple[int, int]
     """The target's two likeliest tokens after the common prefix, computed in float32."""
-    gap: float
-    """Difference of the two tokens' logits in the run's dtype."""
-    gap_ulp: float
-    """The same in units of the run's dtype at the size of the larger logit."""
+    gap: float | None
+    """Difference of the two tokens' logits in the run's dtype; None when one of them is missing."""
+    gap_ulp: float | None
+    """The same in units in the last place of the run's dtype, at the size of the larger logit."""
 
 
 @dataclass(frozen=True, slots=True)

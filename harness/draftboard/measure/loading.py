@@ -1,0 +1,158 @@
+"""From a target's name to a target that is ready, or a refusal that says why, before anything is timed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from draftboard.errors import UserError
+from draftboard.measure.embedded import EMBEDDED_ID, ensure
+from draftboard.measure.linear import native_bfloat16
+from draftboard.measure.target import TargetModel
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+DEFAULT_CONTEXT = 4096
+"""Positions of the cache where nobody asks for more."""
+
+_REWIND_TOLERANCE = 1e-2
+"""Largest relative change of logits that a rewound cache may show: float noise, not another context."""
+
+
+def resolve_device(name: str = "auto") -> torch.device:
+    """The device that `name` means; `auto` is the first GPU, else the CPU."""
+    if name != "auto":
+        return torch.device(name)
+    return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
+    """The dtype that `name` means; `auto` is bfloat16 where the hardware multiplies it, else float32."""
+    if name == "auto":
+        fast = device.type == "cuda" or native_bfloat16()
+        return torch.bfloat16 if fast else torch.float32
+    if name not in DTYPES:
+        raise UserError(f"dtype {name!r} is not known; choose auto, {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`float32` for torch.float32."""
+    return str(dtype).removeprefix("torch.")
+
+
+def load_target(
+    name: str,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    revision: str | None = None,
+    max_context: int | None = None,
+) -> TargetModel:
+    """The target called `name`: the embedded one's id, a local folder, or a hub id.
+
+    `max_context` positions are allocated (default: the model's own limit or 4096, whichever is smaller).
+    Raises UserError for a model that cannot be found, loaded or rewound.
+    """
+    source = str(ensure()) if name == EMBEDDED_ID else name
+    config = _config(source, revision)
+    context = _context(config, max_context)
+    refuse_uncuttable(config, context)
+    model = _model(source, revision, dtype, device)
+    if getattr(model, "_is_stateful", False):
+        raise _uncuttable(config, "it keeps a recurrent state")
+    target = TargetModel(
+        model, id=name, revision=revision, max_context=context, tokenizer=load_tokenizer(source, revision)
+    )
+    check_rewind(target)
+    return target
+
+
+def refuse_uncuttable(config: Any, max_context: int) -> None:
+    """Raises UserError for a model whose cache cannot be cut back, naming the reason.
+
+    Verification writes guesses into the cache, and a rejected guess must leave no trace. Recurrent and
+    linear-attention states cannot forget, and a ring-buffer window has overwritten what it would need.
+    """
+    kinds = set(getattr(config, "layer_types", None) or ())
+    stateful = sorted(kinds - {"full_attention", "sliding_attention"})
+    if stateful:
+        raise _uncuttable(config, f"some of its layers are {stateful[0]}, whose state cannot be rolled back")
+    window = getattr(config, "sliding_window", None)
+    slides = "sliding_attention" in kinds if kinds else getattr(config, "use_sliding_window", True)
+    if window and slides and window < max_context:
+        raise UserError(
+            f"target of type {config.model_type} attends to a sliding window of {window} positions, whose"
+            f" ring buffer cannot be rolled back once it is full; use --max-context {window} or less"
+        )
+
+
+def check_rewind(target: TargetModel) -> None:
+    """Proves on this very model that cutting the cache back leaves no trace. Raises UserError if it does."""
+    size = min(target.vocab_size, 32)
+    prompt, wrong = torch.arange(4, device=target.device) % size, torch.arange(6, device=target.device) % size
+    with torch.inference_mode():
+        target.begin(())
+        target.prefill(prompt)
+        fresh, _ = target.extend(wrong[:1])
+        target.truncate(len(prompt))
+        target.extend(wrong.flip(0))
+        target.truncate(len(prompt))
+        again, _ = target.extend(wrong[:1])
+        target.begin(())
+    change = (again.float() - fresh.float()).abs().max() / fresh.float().abs().max().clamp(min=1e-6)
+    if not change < _REWIND_TOLERANCE:
+        raise _uncuttable(
+            target.config, f"after a roll-back its logits differ by {float(change):.1%} from those before"
+        )
+
+
+def load_tokenizer(source: str, revision: str | None = None) -> Any:
+    """The tokenizer of a folder or hub id, or None where there is none."""
+    try:
+        return AutoTokenizer.from_pretrained(source, revision=revision)
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _config(source: str, revision: str | None) -> Any:
+    try:
+        return AutoConfig.from_pretrained(source, revision=revision)
+    except (OSError, ValueError) as error:
+        raise _cannot_load(source, error) from error
+
+
+def _model(source: str, revision: str | None, dtype: torch.dtype, device: torch.device) -> Any:
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            source, revision=revision, dtype=dtype, attn_implementation="sdpa"
+        )
+    except (OSError, ValueError, ImportError) as error:
+        raise _cannot_load(source, error) from error
+    return model.to(device).eval()
+
+
+def _cannot_load(source: str, error: Exception) -> UserError:
+    kind = "folder" if Path(source).is_dir() else "hub id (or a folder that does not exist)"
+    first = str(error).strip().split("\n", maxsplit=1)[0]
+    return UserError(
+        f"cannot load {source!r} as a causal LM from a {kind}: {first[:200]};"
+        " give a folder with config.json and safetensors, or a hub id that this machine can reach"
+    )
+
+
+def _context(config: Any, asked: int | None) -> int:
+    limit = int(getattr(config, "max_position_embeddings", None) or DEFAULT_CONTEXT)
+    if asked is not None and asked > limit:
+        raise UserError(f"--max-context {asked} is more than the target's own limit of {limit}")
+    return min(limit, DEFAULT_CONTEXT) if asked is None else asked
+
+
+def _uncuttable(config: Any, reason: str) -> UserError:
+    return UserError(
+        f"target of type {config.model_type} cannot be used: {reason};"
+        " speculative decoding needs a cache that can be cut back (dense attention)"
+    )
