@@ -101,15 +101,13 @@ def ensure(
     """
     targets = (cache_dir or default_cache()) / "targets"
     folder = targets / EMBEDDED_ID
-    if is_complete(folder, source):
-        return folder
-    targets.mkdir(parents=True, exist_ok=True)
-    with FileLock(targets / f".{EMBEDDED_ID}.lock"):
-        if not is_complete(folder, source):
-            with tempfile.TemporaryDirectory(dir=targets, prefix=".making-") as made:
-                ready = _make(Path(made), download, convert, source)
-                shutil.rmtree(folder, ignore_errors=True)
-                ready.rename(folder)
+    if not is_complete(folder, source):
+        try:
+            _make_locked(folder, download, convert, source)
+        except OSError as error:
+            raise UserError(
+                f"cannot make {folder}: {error}; free some space or set DRAFTBOARD_CACHE to another folder"
+            ) from error
     return folder
 
 
@@ -132,6 +130,21 @@ def is_complete(folder: Path, source: Source = SOURCE) -> bool:
 
 def _marker(source: Source, sizes: dict[str, int]) -> dict[str, object]:
     return {"layout": _LAYOUT, "source": asdict(source), "bytes": sizes}
+
+
+def _make_locked(folder: Path, download: Download, convert: Convert, source: Source) -> None:
+    """One process at a time makes the folder, and it appears whole or not at all."""
+    targets = folder.parent
+    targets.mkdir(parents=True, exist_ok=True)
+    with FileLock(targets / f".{folder.name}.lock"):
+        if is_complete(folder, source):
+            return
+        for leftover in targets.glob(".making-*"):
+            shutil.rmtree(leftover)
+        with tempfile.TemporaryDirectory(dir=targets, prefix=".making-") as work:
+            ready = _make(Path(work), download, convert, source)
+            shutil.rmtree(folder, ignore_errors=True)
+            ready.rename(folder)
 
 
 def _make(work: Path, download: Download, convert: Convert, source: Source) -> Path:
