@@ -1,0 +1,107 @@
+"""The tile rule for the number of drafts, and what a change of one term would do to the speedup.
+
+The tile rule is a diagnostic to hold against the measured T_verify, never a pass mark. When attention
+dominates, the verification forward has G * (1 + D) query rows per KV head, G being query heads per KV head
+and D the drafts a round; a kernel works on tiles of T rows. Begin at the D that fills one tile, and beyond
+it keep the rows a multiple of T. T is 128 on the kernels and GPUs of the source (NVIDIA's article on
+co-designing models with speculative decoding, September 2026, known here only from readers' notes). Some
+print the rule as "D = 128G - 1"; their own examples show that the division was lost: G = 8 goes with D = 15.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from draftboard.errors import UserError
+from draftboard.judge.terms import Terms
+from draftboard.record.records import TargetRef
+
+TILE_ROWS = 128
+
+TileVerdict = Literal["below a tile", "on a tile boundary", "straddling"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """How the rows of a verification lie on the tiles. `fill` is the share of the tiles' rows in use."""
+
+    g: int
+    d: int
+    tile_rows: int
+    rows: int
+    tiles: int
+    fill: float
+    verdict: TileVerdict
+
+
+def group_size(target: TargetRef) -> int:
+    """G of a target: query heads per KV head."""
+    return _whole_ratio(target.query_heads, target.kv_heads, "query heads", "KV heads")
+
+
+def start_d(g: int, tile_rows: int = TILE_ROWS) -> int:
+    """The D to begin with: the largest whose rows fit one tile. Raises UserError when G alone exceeds it."""
+    _positive("G", g)
+    if g > tile_rows:
+        raise UserError(f"G = {g} query rows are more than a tile of {tile_rows}; the rule does not apply")
+    return tile_rows // g - 1
+
+
+def tile(g: int, d: int, tile_rows: int = TILE_ROWS) -> Tile:
+    """The rows of D drafts on tiles of `tile_rows`."""
+    _positive("G", g)
+    _positive("the tile's number of rows", tile_rows)
+    if d < 0:
+        raise UserError(f"D must be 0 or more, found {d}")
+    rows = g * (1 + d)
+    tiles = -(-rows // tile_rows)
+    return Tile(g, d, tile_rows, rows, tiles, rows / (tile_rows * tiles), _verdict(rows, tile_rows))
+
+
+def _verdict(rows: int, tile_rows: int) -> TileVerdict:
+    if rows % tile_rows == 0:
+        return "on a tile boundary"
+    return "below a tile" if rows < tile_rows else "straddling"
+
+
+def _positive(name: str, value: int) -> None:
+    if value < 1:
+        raise UserError(f"{name} must be 1 or more, found {value}")
+
+
+def _whole_ratio(above: int, below: int, name_above: str, name_below: str) -> int:
+    _positive(name_above, above)
+    _positive(name_below, below)
+    if above % below:
+        raise UserError(f"{above} {name_above} do not divide over {below} {name_below}; give G with --g")
+    return above // below
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """A change of the terms and the speedup that the formula gives for it, all else being equal."""
+
+    change: str
+    terms: Terms
+    speedup: float
+    gain: float
+    """Its speedup over the measured one."""
+
+
+def what_if(terms: Terms) -> tuple[WhatIf, ...]:
+    """The measured terms and single changes of them."""
+    length = terms.acceptance_length
+    changes = {
+        "as measured": terms,
+        "half the draft cost": replace(terms, t_draft_ms=terms.t_draft_ms / 2),
+        "a free draft": replace(terms, t_draft_ms=0.0),
+        "verification at the price of one token": replace(terms, t_verify_ms=terms.t_target_ms),
+        "no cost of the loop": replace(terms, t_other_ms=0.0),
+        "one more token per round": replace(terms, acceptance_length=length + 1),
+        "one token per round less": replace(terms, acceptance_length=length - 1),
+    }
+    return tuple(
+        WhatIf(change, changed, changed.speedup, changed.speedup / terms.speedup)
+        for change, changed in changes.items()
+    )

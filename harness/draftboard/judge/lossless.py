@@ -1,0 +1,76 @@
+"""Is an arm's greedy output the baseline's? A verdict from the recorded comparisons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from draftboard.record.records import Divergence, Losslessness
+
+Kind = Literal["exact", "tie", "bug", "not checked"]
+
+MAX_TIE_ULP = 4.0
+
+DEFINITION = (
+    "exact: every greedy reply equals the baseline's, token by token. tie: where a reply first differs, both "
+    "tokens are the target's two likeliest in float32 and their logits differ by at most "
+    f"{MAX_TIE_ULP:g} units in the last place of the run's dtype, so that rounding decides. "
+    "bug: anything else."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedDivergence:
+    """A first difference, and why it is a bug; None for a tie."""
+
+    divergence: Divergence
+    bug: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The verdict, its reason in one line, and every first difference."""
+
+    kind: Kind
+    reason: str
+    divergences: tuple[JudgedDivergence, ...] = ()
+
+
+def judge_lossless(facts: Losslessness | None) -> Verdict:
+    """`exact`, `tie`, `bug` or `not checked`."""
+    if facts is None:
+        return Verdict("not checked", "the comparison is not recorded")
+    if facts.not_checked is not None or facts.compared == 0:
+        return Verdict("not checked", facts.not_checked or "no reply was compared")
+    judged = tuple(JudgedDivergence(d, _bug(d)) for d in facts.divergences)
+    bug = _unexplained(facts) or next((j.bug for j in judged if j.bug), None)
+    if bug:
+        return Verdict("bug", bug, judged)
+    if judged:
+        widest = max(d.gap_ulp for d in facts.divergences)
+        reason = f"{len(judged)} of {facts.compared} replies part at a tie, gap at most {widest:.2g} ulp"
+        return Verdict("tie", reason, judged)
+    return Verdict("exact", f"all {facts.compared} replies identical{_proof(facts)}")
+
+
+def _proof(facts: Losslessness) -> str:
+    return f", {facts.float32_identical} more in float32" if facts.float32_compared else ""
+
+
+def _unexplained(facts: Losslessness) -> str | None:
+    different = facts.compared - facts.identical
+    if facts.float32_identical != facts.float32_compared:
+        failed = facts.float32_compared - facts.float32_identical
+        return f"{failed} of {facts.float32_compared} replies differ in float32"
+    if different != len(facts.divergences):
+        return f"{different} replies differ but {len(facts.divergences)} differences are recorded"
+    return None
+
+
+def _bug(d: Divergence) -> str | None:
+    place = f"{d.prompt_id} turn {d.turn} token {d.position}"
+    if {d.baseline_token, d.arm_token} != set(d.float32_top2):
+        return f"{place}: {d.arm_token} for {d.baseline_token}, not the target's two likeliest tokens"
+    if not abs(d.gap_ulp) <= MAX_TIE_ULP:
+        return f"{place}: {d.arm_token} for {d.baseline_token}, {d.gap_ulp:.3g} ulp apart"
+    return None

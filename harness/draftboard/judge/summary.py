@@ -1,0 +1,149 @@
+"""One flat row per run and arm: what tables and pages are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from draftboard.errors import UserError
+from draftboard.judge.estimates import Estimate
+from draftboard.judge.lossless import Kind, Verdict, judge_lossless
+from draftboard.judge.metrics import METRICS
+from draftboard.judge.sample import take_sample
+from draftboard.judge.terms import Prediction, predict
+from draftboard.judge.validity import reasons
+from draftboard.record.records import Arm, Card, Origin, RunRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One arm of one run. A figure is None when unknown; `missing` says why, by the field's name.
+
+    Times in ms, times of the terms in ms per round (T_target per token), speedups as factors, `prompts`
+    counts those that were compared. `lossless` is a verdict and `valid` means that `reasons` is empty.
+    """
+
+    run: str
+    arm: str
+    created_utc: str
+    suite: str
+    indicative: bool
+    testbed: str
+    fingerprint: str
+    device: str
+    engine: str
+    concurrency: int
+    target: str
+    dtype: str
+    task: str
+    task_title: str
+    task_version: int
+    temperature: float
+    drafter: str
+    card: Card
+    k: int | None
+    baseline: bool
+    origin: Origin | None
+    weight_bytes: int
+    prompts: int
+    replies: int
+    acceptance_length: float | None
+    acceptance_length_lo: float | None
+    acceptance_length_hi: float | None
+    acceptance_length_without_bonus: float | None
+    acceptance_length_mean_of_means: float | None
+    acceptance_length_deepspec: float | None
+    acceptance_length_zlab: float | None
+    acceptance_rate: float | None
+    proposal_rate: float | None
+    speedup: float | None
+    speedup_lo: float | None
+    speedup_hi: float | None
+    speedup_end_to_end: float | None
+    speedup_end_to_end_lo: float | None
+    speedup_end_to_end_hi: float | None
+    tokens_per_s: float | None
+    t_target_ms: float | None
+    t_draft_ms: float | None
+    t_verify_ms: float | None
+    t_other_ms: float | None
+    draft_share: float | None
+    ttft_ms: float | None
+    tpot_ms_p50: float | None
+    tpot_ms_p90: float | None
+    tpot_ms_p99: float | None
+    prediction: Prediction
+    lossless: Kind
+    lossless_reason: str
+    valid: bool
+    reasons: tuple[str, ...]
+    error: str | None
+    missing: dict[str, str]
+
+
+INTERVALS = ("acceptance_length", "speedup", "speedup_end_to_end")
+"""The metrics whose interval has fields of its own."""
+
+
+def rows(run: RunRecord, arms: Sequence[Arm]) -> list[Row]:
+    """One row per arm of a run, failed arms included, in the run's order."""
+    baseline = next((arm for arm in arms if arm.id == run.baseline), None)
+    if baseline is None:
+        raise UserError(f"run {run.id}: its baseline {run.baseline} is not among its arms")
+    return [_row(run, baseline, arm) for arm in arms]
+
+
+def verdict_of(arm: Arm) -> Verdict:
+    """The lossless verdict of an arm; its baseline has nothing to be compared with."""
+    if arm.id == arm.baseline:
+        return Verdict("not checked", "the baseline is what the others are compared with")
+    if arm.error and arm.losslessness is None:
+        return Verdict("not checked", f"the arm failed: {arm.error}")
+    return judge_lossless(arm.losslessness)
+
+
+def _row(run: RunRecord, baseline: Arm, arm: Arm) -> Row:
+    sample, verdict = take_sample(baseline, arm), verdict_of(arm)
+    found = {metric.name: metric.of(sample) for metric in METRICS}
+    against = reasons(run, baseline, arm, sample, verdict)
+    return Row(
+        run=run.id,
+        arm=arm.id,
+        created_utc=run.created_utc,
+        suite=run.suite,
+        indicative=run.indicative,
+        testbed=run.testbed,
+        fingerprint=run.fingerprint,
+        device=run.environment.device,
+        engine=run.engine,
+        concurrency=run.concurrency,
+        target=run.target.id,
+        dtype=run.dtype,
+        task=run.task.name,
+        task_title=run.task.title,
+        task_version=run.task.version,
+        temperature=run.sampling.temperature,
+        drafter=arm.drafter,
+        card=arm.card,
+        k=arm.k,
+        baseline=arm.id == run.baseline,
+        origin=arm.weights.origin,
+        weight_bytes=arm.weights.bytes,
+        prompts=sample.prompts,
+        replies=len(sample.replies),
+        **_values(found),
+        prediction=predict(sample),
+        lossless=verdict.kind,
+        lossless_reason=verdict.reason,
+        valid=not against,
+        reasons=against,
+        error=arm.error,
+        missing={name: e.missing for name, e in found.items() if e.missing},
+    )
+
+
+def _values(found: dict[str, Estimate]) -> dict[str, float | None]:
+    values = {name: estimate.value for name, estimate in found.items()}
+    for name in INTERVALS:
+        values |= {f"{name}_lo": found[name].lo, f"{name}_hi": found[name].hi}
+    return values

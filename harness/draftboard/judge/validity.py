@@ -1,0 +1,62 @@
+"""Reasons not to trust a row, computed from the facts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from draftboard.judge.lossless import Verdict
+from draftboard.judge.sample import Sample
+from draftboard.judge.soundness import unsound
+from draftboard.record.records import Arm, RunRecord
+
+MIN_PROMPTS = 16
+"""Fewer prompts than this give figures that move with the choice of prompts."""
+
+
+def reasons(run: RunRecord, baseline: Arm, arm: Arm, sample: Sample, verdict: Verdict) -> tuple[str, ...]:
+    """Every reason against the row of `arm`, the measurement's own first; none means valid."""
+    found = (*_failures(baseline, arm), *_replies(run, baseline, arm, sample))
+    return (*arm.validity.reasons, *found, *_lossless(run, verdict, arm), *_size(run, sample))
+
+
+def _failures(baseline: Arm, arm: Arm) -> Iterator[str]:
+    if arm.error:
+        yield f"failed: {arm.error}"
+    if baseline.error and baseline.id != arm.id:
+        yield f"its baseline failed: {baseline.error}"
+    lengths = {r.emitted for trace in baseline.traces for r in trace.rounds or ()}
+    if lengths - {1}:
+        yield f"its baseline emitted {max(lengths)} tokens in a round; plain decoding emits exactly 1"
+
+
+def _replies(run: RunRecord, baseline: Arm, arm: Arm, sample: Sample) -> Iterator[str]:
+    problems = unsound(run, arm)
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        yield f"the record contradicts itself: {problems[0]}{more}"
+    if not arm.error and not baseline.error and len(sample.replies) != len(baseline.traces):
+        yield f"only {len(sample.replies)} of the baseline's {len(baseline.traces)} replies are compared"
+    if not arm.error and sample.prompts != len(run.prompt_ids):
+        yield f"only {sample.prompts} of the run's {len(run.prompt_ids)} prompts were answered"
+    rounds = [r for trace in sample.replies for r in trace.rounds or ()]
+    drafts = arm.k != 0 and arm.id != arm.baseline
+    if drafts and rounds and not any(r.proposed for r in rounds):
+        yield f"nothing was proposed in any of {len(rounds)} rounds"
+
+
+def _lossless(run: RunRecord, verdict: Verdict, arm: Arm) -> Iterator[str]:
+    if verdict.kind == "bug":
+        yield f"not lossless: {verdict.reason}"
+    if arm.id == arm.baseline or arm.error or run.sampling.temperature > 0:
+        return
+    if verdict.kind == "not checked":
+        yield f"not compared with the baseline's output: {verdict.reason}"
+    elif run.dtype != "float32" and not (arm.losslessness and arm.losslessness.float32_compared):
+        yield f"no reply was repeated in float32 to back the {run.dtype} ones"
+
+
+def _size(run: RunRecord, sample: Sample) -> Iterator[str]:
+    if run.indicative:
+        yield "indicative: the run is too short for its figures to be quoted"
+    elif 0 < sample.prompts < MIN_PROMPTS:
+        yield f"{sample.prompts} prompts; figures to be quoted need {MIN_PROMPTS}"

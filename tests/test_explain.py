@@ -1,0 +1,82 @@
+"""The tile rule against the figures printed with it, and single changes of the four terms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from draftboard.errors import UserError
+from draftboard.judge.explain import group_size, start_d, tile, what_if
+from draftboard.judge.terms import Terms
+from record_factory import TARGET
+
+STARTS = {1: 127, 2: 63, 4: 31, 8: 15, 16: 7, 32: 3, 3: 41, 5: 24, 6: 20, 7: 17, 12: 9, 128: 0}
+
+
+@pytest.mark.parametrize("g", STARTS)
+def test_where_to_begin(g):
+    assert start_d(g) == STARTS[g]
+    begun = tile(g, STARTS[g])
+    assert begun.tiles == 1 and begun.verdict != "straddling"
+    assert tile(g, STARTS[g] + 1).tiles == 2
+
+
+@pytest.mark.parametrize("g", STARTS)
+def test_the_garbled_rule_is_not_the_rule(g):
+    """ "D = 128G - 1" fills G * G tiles: it agrees with the examples printed beside it for G = 1 only."""
+    garbled = 128 * g - 1
+    assert tile(g, garbled).tiles == g * g
+    assert (garbled == start_d(g)) == (g == 1)
+
+
+def test_three_verdicts():
+    assert tile(8, 14).verdict == "below a tile"
+    assert tile(8, 15).verdict == "on a tile boundary"
+    assert tile(8, 16).verdict == "straddling"
+    assert tile(8, 31).verdict == "on a tile boundary"
+    assert tile(3, 41).verdict == "below a tile"
+
+
+def test_fill():
+    assert tile(8, 15).fill == 1.0
+    assert tile(4, 7).fill == 0.25
+    assert tile(8, 16).fill == 136 / 256
+    assert tile(3, 41).fill == 126 / 128
+    assert tile(8, 7, tile_rows=64).fill == 1.0
+
+
+def test_the_group_comes_from_the_target():
+    assert group_size(TARGET) == 3
+    with pytest.raises(UserError, match="9 query heads do not divide over 2 KV heads; give G with --g"):
+        group_size(replace(TARGET, kv_heads=2))
+
+
+@pytest.mark.parametrize("call", [lambda: tile(0, 1), lambda: tile(8, -1), lambda: tile(8, 1, 0)])
+def test_senseless_numbers_are_refused(call):
+    with pytest.raises(UserError, match="or more, found"):
+        call()
+
+
+def test_a_group_larger_than_a_tile_has_no_beginning():
+    with pytest.raises(UserError, match="more than a tile"):
+        start_d(129)
+
+
+TERMS = Terms(acceptance_length=3.0, t_target_ms=10.0, t_draft_ms=4.0, t_verify_ms=15.0, t_other_ms=1.0)
+
+
+def test_what_if_changes_one_term_at_a_time():
+    found = {one.change: one for one in what_if(TERMS)}
+    assert found["as measured"].speedup == pytest.approx(1.5) and found["as measured"].gain == 1.0
+    assert found["half the draft cost"].speedup == pytest.approx(30 / 18)
+    assert found["a free draft"].speedup == pytest.approx(30 / 16)
+    assert found["verification at the price of one token"].speedup == pytest.approx(30 / 15)
+    assert found["no cost of the loop"].speedup == pytest.approx(30 / 19)
+    assert found["one more token per round"].speedup == pytest.approx(2.0)
+    assert found["one token per round less"].speedup == pytest.approx(1.0)
+
+
+def test_break_even():
+    assert TERMS.break_even == pytest.approx(2.0)
+    assert replace(TERMS, acceptance_length=TERMS.break_even).speedup == pytest.approx(1.0)
