@@ -47,8 +47,8 @@ def judge_lossless(facts: Losslessness | None) -> Verdict:
     if bug:
         return Verdict("bug", bug, judged)
     if judged:
-        widest = max(d.gap_ulp for d in facts.divergences)
-        reason = f"{len(judged)} of {facts.compared} replies part at a tie, gap at most {widest:.2g} ulp"
+        widest = max(abs(d.gap_ulp or 0.0) for d in facts.divergences)
+        reason = f"{len(judged)} of {facts.compared} replies part at a tie, at most {_ulp(widest)} apart"
         return Verdict("tie", reason, judged)
     return Verdict("exact", f"all {facts.compared} replies identical{_proof(facts)}")
 
@@ -69,8 +69,17 @@ def _unexplained(facts: Losslessness) -> str | None:
 
 def _bug(d: Divergence) -> str | None:
     place = f"{d.prompt_id} turn {d.turn} token {d.position}"
+    swap = f"{_token(d.arm_token)} for {_token(d.baseline_token)}"
     if {d.baseline_token, d.arm_token} != set(d.float32_top2):
-        return f"{place}: {d.arm_token} for {d.baseline_token}, not the target's two likeliest tokens"
-    if not abs(d.gap_ulp) <= MAX_TIE_ULP:
-        return f"{place}: {d.arm_token} for {d.baseline_token}, {d.gap_ulp:.3g} ulp apart"
+        return f"{place}: {swap}, not the target's two likeliest tokens"
+    if d.gap_ulp is None or not abs(d.gap_ulp) <= MAX_TIE_ULP:
+        return f"{place}: {swap}, {_ulp(d.gap_ulp)} apart"
     return None
+
+
+def _token(token: int | None) -> str:
+    return "an ended reply" if token is None else str(token)
+
+
+def _ulp(gap: float | None) -> str:
+    return "an unknown distance" if gap is None else f"{gap:.3g} ulp"
