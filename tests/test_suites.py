@@ -77,6 +77,7 @@ def test_a_path_works_as_well_as_a_name(tmp_path: Path, suite: Suite) -> None:
         ("repeats = 0", "repeats must be at least 1"),
         ("temperature = -0.5", "temperature must be at least 0"),
         ("temperature = nan", "temperature must be at least 0"),
+        ("temperature = inf", "temperature must be at least 0"),
         ("top_k = 0", "top_k must be at least 1"),
         ("top_p = 0", "top_p must be above 0 and at most 1"),
         ("top_p = 1.5", "top_p must be above 0 and at most 1"),

@@ -21,6 +21,7 @@ options = { min_n = 2 }
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -81,7 +82,7 @@ class Suite:
         if self.baseline not in known:
             raise unknown("baseline", self.baseline, known, f"the arms of suite {self.name!r}")
         for name, least in _LEAST.items():
-            self._require(name, f"at least {least}", lambda value, least=least: value >= least)
+            self._require(name, f"at least {least}", lambda value, least=least: least <= value < math.inf)
         self._require("top_p", "above 0 and at most 1", lambda value: 0 < value <= 1)
         self._require("tasks", "at least one task, each once", _distinct)
         self._require("arms", "each arm once, with k at least 1", _arms_are_sound)
