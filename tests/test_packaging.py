@@ -37,8 +37,9 @@ esac
 
 
 def make(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    command = ["make", *args]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    """Runs make as a person would, even when these tests were themselves started by make."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    return subprocess.run(["make", *args], cwd=folder, env=env, capture_output=True, text=True)
 
 
 class Checkout:
