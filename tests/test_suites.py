@@ -130,6 +130,13 @@ def test_flags_replace_fields_and_a_flag_not_given_replaces_nothing(suite: Suite
     assert suite.override(temperature=0.0).temperature == 0.0
 
 
+def test_a_revision_stays_with_its_target(suite: Suite) -> None:
+    pinned = suite.override(revision="abc")
+    assert pinned.override(limit=1, target=suite.target).revision == "abc"
+    assert pinned.override(target="other/model", revision=None).revision is None
+    assert pinned.override(target="other/model", revision="def").revision == "def"
+
+
 def test_flags_are_checked_like_the_file(suite: Suite) -> None:
     with pytest.raises(UserError, match="did you mean 'temperature'"):
         suite.override(temprature=1.0)

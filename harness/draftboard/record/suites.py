@@ -95,13 +95,17 @@ class Suite:
     def override(self, **changes: Any) -> Suite:
         """The suite with the given fields replaced; None means that the flag was not given.
 
-        Raises UserError for a field that does not exist or a value that makes no sense.
+        A revision belongs to its target: another target without one loses the suite's. Raises UserError for
+        a field that does not exist or a value that makes no sense.
         """
         fields = {f.name for f in dataclasses.fields(self)}
         for name in changes:
             if name not in fields:
                 raise unknown("setting", name, fields, "a suite")
-        return dataclasses.replace(self, **{k: v for k, v in changes.items() if v is not None})
+        given = {name: value for name, value in changes.items() if value is not None}
+        if given.get("target", self.target) != self.target:
+            given.setdefault("revision", None)
+        return dataclasses.replace(self, **given)
 
     def choose(self, drafters: Sequence[str] = (), ks: Sequence[int] = ()) -> Suite:
         """The suite with only these drafters and only these K; empty leaves the suite's own choice.
