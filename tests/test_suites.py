@@ -75,6 +75,7 @@ def test_a_path_works_as_well_as_a_name(tmp_path: Path, suite: Suite) -> None:
         ("dtype = 'fp32'", r"mine\.toml: suite\.dtype: expected one of auto, float32"),
         ("limit = 0", "limit must be at least 1, found 0"),
         ("repeats = 0", "repeats must be at least 1"),
+        ("warmup = -1", "warmup must be at least 0"),
         ("temperature = -0.5", "temperature must be at least 0"),
         ("temperature = nan", "temperature must be at least 0"),
         ("temperature = inf", "temperature must be at least 0"),

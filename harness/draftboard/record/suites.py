@@ -69,6 +69,8 @@ class Suite:
     limit: int | None = None
     """Prompts per task, chosen by `seed`; None for all."""
     repeats: int = 1
+    warmup: int = 1
+    """Uncounted replies an arm gives before its first counted one."""
     seed: int = 0
     dtype: Dtype = "auto"
     temperature: float = 0.0
@@ -124,7 +126,7 @@ class Suite:
         return dataclasses.replace(self, arms=base + tuple(others))
 
 
-_LEAST = {"max_new_tokens": 1, "limit": 1, "repeats": 1, "seed": 0, "temperature": 0, "top_k": 1}
+_LEAST = {"max_new_tokens": 1, "limit": 1, "repeats": 1, "warmup": 0, "seed": 0, "temperature": 0, "top_k": 1}
 
 
 def _arms_of(drafter: str, arms: Iterable[ArmSpec]) -> list[ArmSpec]:
