@@ -71,6 +71,8 @@ class Drafter(Protocol):
     """Target states it needs at each committed position; () makes L = 0."""
     weights: Weights
     """The tensors this method adds."""
+    num_speculative_tokens: int
+    """K as settled when it was built, for instance from a checkpoint; 0 for one that never guesses."""
 
     def prefill(self, tokens: Tensor, features: Tensor) -> None:
         """Starts a sequence. tokens int64 [n+1]: prompt and first reply token.

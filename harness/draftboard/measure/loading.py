@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,17 @@ _REWIND_TOLERANCE = 1e-2
 
 
 def resolve_device(name: str = "auto") -> torch.device:
-    """The device that `name` means; `auto` is the first GPU, else the CPU."""
-    if name != "auto":
-        return torch.device(name)
-    return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    """The device that `name` means; `auto` is the first GPU, else the CPU. Raises UserError."""
+    gpus = torch.cuda.device_count()
+    if name == "auto":
+        return torch.device("cuda", 0) if gpus else torch.device("cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UserError(f"device {name!r} is not known; choose auto, cpu, cuda or cuda:N") from error
+    if device.type == "cuda" and (device.index or 0) >= gpus:
+        raise UserError(f"device {name!r} is not there; torch sees {gpus} GPUs: choose auto, cpu or cuda:N")
+    return device
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
@@ -57,7 +65,7 @@ def load_target(
     `max_context` positions are allocated (default: the model's own limit or 4096, whichever is smaller).
     Raises UserError for a model that cannot be found, loaded or rewound.
     """
-    source = str(ensure()) if name == EMBEDDED_ID else name
+    source = resolve_source(name)
     config = _config(source, revision)
     context = _context(config, max_context)
     refuse_uncuttable(config, context)
@@ -69,6 +77,11 @@ def load_target(
     )
     check_rewind(target)
     return target
+
+
+def resolve_source(name: str) -> str:
+    """The folder or hub id behind a target's name; makes the embedded target's folder when asked for."""
+    return str(ensure()) if name == EMBEDDED_ID else name
 
 
 def refuse_uncuttable(config: Any, max_context: int) -> None:
@@ -97,6 +110,8 @@ def check_rewind(target: TargetModel) -> None:
     with torch.inference_mode():
         target.begin(())
         target.prefill(prompt)
+        if target.length != len(prompt):
+            raise _uncuttable(target.config, "it does not keep its past in the cache it is given")
         fresh, _ = target.extend(wrong[:1])
         target.truncate(len(prompt))
         target.extend(wrong.flip(0))
@@ -111,35 +126,54 @@ def check_rewind(target: TargetModel) -> None:
 
 
 def load_tokenizer(source: str, revision: str | None = None) -> Any:
-    """The tokenizer of a folder or hub id, or None where there is none."""
+    """The tokenizer of a folder or hub id, or None where there is none. Raises UserError for a broken one."""
     try:
-        return AutoTokenizer.from_pretrained(source, revision=revision)
+        tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
+    except json.JSONDecodeError as error:
+        raise UserError(f"cannot read the tokenizer of {source!r}: {error}; fetch its files again") from error
     except (OSError, ValueError, TypeError, KeyError):
         return None
+    # Without files some classes make an empty tokenizer, which would turn every prompt into nothing.
+    empty = set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens)
+    return None if empty else tokenizer
 
 
 def _config(source: str, revision: str | None) -> Any:
+    """The configuration of the language model, also where it is one part of several."""
     try:
-        return AutoConfig.from_pretrained(source, revision=revision)
-    except (OSError, ValueError) as error:
+        config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
+    # What a library says of files the user named is about those files, whatever type it raises.
+    except Exception as error:
         raise _cannot_load(source, error) from error
+    return config.get_text_config()
 
 
 def _model(source: str, revision: str | None, dtype: torch.dtype, device: torch.device) -> Any:
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            source, revision=revision, dtype=dtype, attn_implementation="sdpa"
+        model, found = AutoModelForCausalLM.from_pretrained(
+            source,
+            revision=revision,
+            dtype=dtype,
+            attn_implementation="sdpa",
+            trust_remote_code=False,
+            output_loading_info=True,
         )
-    except (OSError, ValueError, ImportError) as error:
+    except Exception as error:
         raise _cannot_load(source, error) from error
+    missing = sorted(found["missing_keys"])
+    if missing:
+        raise UserError(
+            f"the weights of {source!r} lack {len(missing)} tensors, the first is {missing[0]!r};"
+            " a model with random parts is not measured: fetch its files again"
+        )
     return model.to(device).eval()
 
 
 def _cannot_load(source: str, error: Exception) -> UserError:
     kind = "folder" if Path(source).is_dir() else "hub id (or a folder that does not exist)"
-    first = str(error).strip().split("\n", maxsplit=1)[0]
+    first = (str(error).strip() or type(error).__name__).split("\n", maxsplit=1)[0]
     return UserError(
-        f"cannot load {source!r} as a causal LM from a {kind}: {first[:200]};"
+        f"cannot load {source!r} as a causal LM from a {kind}: {first[:200].rstrip(' .:')};"
         " give a folder with config.json and safetensors, or a hub id that this machine can reach"
     )
 

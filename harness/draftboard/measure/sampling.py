@@ -48,12 +48,18 @@ class Sampler:
         """True at temperature 0."""
         return self.settings.temperature == 0
 
+    def restart(self, randomness: Randomness) -> None:
+        """Draws from another stream from now on; one stream a reply makes a reply repeatable by itself."""
+        self._randomness = randomness
+
     def probabilities(self, logits: Tensor) -> Tensor:
         """float32 [n, V]: softmax after temperature, then top-k, then top-p. Not for greedy."""
-        scaled = logits.float() / self.settings.temperature
+        scaled = logits.float()
+        # Shifted first: divided by a tiny temperature, all but the largest may become infinite.
+        scaled = (scaled - scaled.amax(dim=-1, keepdim=True)) / self.settings.temperature
         if self.settings.top_k is not None:
             scaled = _keep_top_k(scaled, self.settings.top_k)
-        if self.settings.top_p is not None:
+        if self.settings.top_p is not None and self.settings.top_p < 1:
             scaled = _keep_top_p(scaled, self.settings.top_p)
         return torch.softmax(scaled, dim=-1)
 

@@ -1,0 +1,181 @@
+"""Our loop beside transformers' own, so that nobody has to take the baseline's speed on trust.
+
+One process, the same weights, token ids, dtype, threads and attention kernel (sdpa). Each contender answers
+the same prompts, in random order within every repeat; replies are compared token by token. Wall time covers
+prefill and decoding on both sides. The last line is one JSON object: ratios of total wall times, above 1
+where ours is faster; null where there is nothing to compare with yet.
+
+    python harness/bench/peers.py [--repeats 5] [--tokens 64] [--prompts 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from draftboard.record.tasks import load_task
+from transformers import AutoModelForCausalLM
+
+from draftboard.measure import loading, plugins
+from draftboard.measure.bandwidth import read_bandwidth
+from draftboard.measure.clock import Clock
+from draftboard.measure.decode import decode
+from draftboard.measure.embedded import EMBEDDED_ID
+from draftboard.measure.machine import BusyMeter
+from draftboard.measure.prompts import Template
+from draftboard.measure.sampling import Randomness, Sampler
+from draftboard.measure.target import TargetModel
+from draftboard.record.records import Sampling
+
+ROOT = Path(__file__).resolve().parents[2]
+LOOKUP_K = 10
+"""Drafts a round of both n-gram look-ups: the default of transformers' prompt lookup."""
+
+Contender = Callable[[torch.Tensor], tuple[list[int], float]]
+"""Reply ids and wall milliseconds for prompt ids [n]."""
+
+
+def ours(target: TargetModel, drafter: str, tokens: int, **options: Any) -> Contender:
+    """Our loop with a drafter."""
+    sampler = Sampler(Sampling(), Randomness(0, target.device))
+    module = plugins.load(drafter, "draftboard_drafters")
+    built, clock = module.build(target, sampler, **options), Clock(target.device)
+
+    def answer(ids: torch.Tensor) -> tuple[list[int], float]:
+        reply = decode(target, built, ids, sampler, clock, max_new_tokens=tokens)
+        return list(reply.token_ids), reply.wall_ms
+
+    return answer
+
+
+def theirs(model: Any, tokens: int, **options: Any) -> Contender:
+    """transformers' generate, greedy."""
+    clock = Clock(model.device)
+
+    def answer(ids: torch.Tensor) -> tuple[list[int], float]:
+        began = clock.now_ms()
+        with torch.inference_mode():
+            text = model.generate(
+                ids[None],
+                attention_mask=torch.ones_like(ids[None]),
+                max_new_tokens=tokens,
+                do_sample=False,
+                **options,
+            )
+        return text[0, len(ids) :].tolist(), clock.now_ms() - began
+
+    return answer
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Wall milliseconds a token over all prompts, by contender and repeat."""
+
+    title: str
+    paces: dict[str, list[float]]
+
+    def ratio(self, slow: str, fast: str) -> float:
+        """Median over the repeats of one contender's time over another's."""
+        pairs = zip(self.paces[slow], self.paces[fast], strict=True)
+        return round(statistics.median(a / b for a, b in pairs), 3)
+
+    def show(self) -> None:
+        """One line a contender: median and range over the repeats."""
+        print(f"\n{self.title}")
+        for name, paces in self.paces.items():
+            middle = statistics.median(paces)
+            print(f"  {name:<28} {middle:7.1f} ms a token   ({min(paces):.1f} to {max(paces):.1f})")
+
+
+def contest(
+    title: str, contenders: dict[str, Contender], prompts: list[torch.Tensor], repeats: int
+) -> Contest:
+    """Every contender answers every prompt, `repeats` times. Exits when two replies differ."""
+    dice, totals = random.Random(0), {name: [0.0] * repeats for name in contenders}
+    tokens = 0
+    for contender in contenders.values():
+        contender(prompts[0])
+    for repeat in range(repeats):
+        for number, ids in enumerate(prompts):
+            replies = {}
+            for name in dice.sample(list(contenders), len(contenders)):
+                replies[name], wall = contenders[name](ids)
+                totals[name][repeat] += wall
+            if len({tuple(reply) for reply in replies.values()}) != 1:
+                sys.exit(f"peers: replies to prompt {number} differ: {replies}")
+            tokens += len(replies[name])
+    paces = {name: [wall * repeats / tokens for wall in walls] for name, walls in totals.items()}
+    return Contest(f"{title}: {len(prompts)} prompts, {tokens // repeats} tokens, {repeats} repeats", paces)
+
+
+def prompt_ids(target: TargetModel, task: str, count: int, category: str | None = None) -> list[torch.Tensor]:
+    """Ids of the first turn of some prompts of a task."""
+    chosen = load_task(task, ROOT)
+    template = Template(target.tokenizer, chosen)
+    prompts = [one for one in chosen.sample(None, 0) if category in (None, one.category)][:count]
+    return [torch.tensor(template.ids(one.turns[:1], []), device=target.device) for one in prompts]
+
+
+def main() -> None:
+    """Runs both contests and prints the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--target", default=EMBEDDED_ID)
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--prompts", type=int, default=3)
+    given = parser.parse_args()
+
+    device = loading.resolve_device()
+    dtype = loading.resolve_dtype(given.dtype, device)
+    source = loading.resolve_source(given.target)
+    model = (
+        AutoModelForCausalLM.from_pretrained(source, dtype=dtype, attn_implementation="sdpa")
+        .to(device)
+        .eval()
+    )
+    tokenizer = loading.load_tokenizer(source)
+    target = TargetModel(model, id=given.target, max_context=2048, tokenizer=tokenizer)
+    busy, began = BusyMeter(), time.monotonic()
+
+    plain = {"ours": ours(target, "none", given.tokens), "transformers generate": theirs(model, given.tokens)}
+    chat = contest("plain decoding on chat", plain, prompt_ids(target, "chat", given.prompts), given.repeats)
+    lookup = {
+        "ours, n-gram": ours(target, "ngram", given.tokens, num_speculative_tokens=LOOKUP_K),
+        "transformers prompt lookup": theirs(model, given.tokens, prompt_lookup_num_tokens=LOOKUP_K),
+    }
+    verbatim = prompt_ids(target, "copy", given.prompts, "verbatim")
+    copy = contest(f"n-gram look-up on copy, K = {LOOKUP_K}", lookup, verbatim, given.repeats)
+
+    chat.show()
+    copy.show()
+    floor_ms = target.weight_bytes / read_bandwidth(device, dtype) * 1e3
+    for reason in busy.reasons():
+        print(f"warning: {reason}; repeat on a quiet machine")
+    print(
+        f"\n{torch.get_num_threads()} threads, {loading.dtype_name(dtype)}, {time.monotonic() - began:.0f} s"
+    )
+    print(
+        json.dumps(
+            {
+                "baseline_vs_transformers": chat.ratio("transformers generate", "ours"),
+                "ngram_copy_vs_prompt_lookup": copy.ratio("transformers prompt lookup", "ours, n-gram"),
+                "assisted_vs_transformers": None,
+                "baseline_share_of_floor": round(floor_ms / statistics.median(chat.paces["ours"]), 3),
+                "baseline_vs_vllm_cpu": None,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,269 @@
+"""The `draftboard` command: parses, imports what it needs, calls. It decides nothing.
+
+Exit codes: 0 done; 2 the command was wrong (one line says what and what to do); 6 some arms of a run
+failed, the others are stored; 130 interrupted, what was measured is kept.
+"""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from draftboard.errors import UserError
+
+SOME_FAILED = 6
+INTERRUPTED = 130
+
+app = typer.Typer(
+    help="Benchmark and leaderboard for speculative decoding.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Root = Annotated[Path, typer.Option(help="The checkout: where tasks/, results/ and site/ lie.")]
+Results = Annotated[
+    Path | None, typer.Option("--results", help="Folder of results (default: results/ in --root).")
+]
+
+
+def main() -> None:
+    """Runs the command and turns a user's mistake into one line and exit code 2."""
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    try:
+        app()
+    except UserError as error:
+        print(f"draftboard: {error}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
+
+
+def _as_interrupt(number: int, frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+@app.command()
+def run(
+    suite: Annotated[str, typer.Option(help="A suite of harness/suites, or a TOML file.")] = "quick",
+    target: Annotated[
+        str | None, typer.Option(help="Target: embedded id, folder, or hub id[@revision].")
+    ] = None,
+    tasks: Annotated[
+        str | None, typer.Option(help="Tasks, comma-separated: names, .jsonl files, hf:... ids.")
+    ] = None,
+    drafter: Annotated[
+        str | None, typer.Option(help="Drafters, comma-separated; the baseline always runs.")
+    ] = None,
+    k: Annotated[str | None, typer.Option(help="Drafts per round, comma-separated, such as 1,2,4.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(help="A drafter's option, name=value; repeatable.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="Prompts per task, drawn by the seed.")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(help="Most tokens of a reply.")] = None,
+    repeats: Annotated[int | None, typer.Option(help="Times each reply is measured.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Keep the likeliest tokens only.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Keep this much probability only.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of prompts, order and sampling.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue an interrupted run of the same plan.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the cells and the time they may take.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the results (default: results/ in --root).")
+    ] = None,
+    root: Root = Path(),
+) -> None:
+    """Measure: one run per task, all arms interleaved, results written to results/."""
+    from draftboard.measure import commands
+
+    changes = {
+        "limit": limit, "max_new_tokens": max_new_tokens, "repeats": repeats, "temperature": temperature,
+        "top_k": top_k, "top_p": top_p, "seed": seed, "dtype": dtype, "tasks": _words(tasks),
+        **_target(target),
+    }  # fmt: skip
+    plans = commands.make_plans(
+        suite, changes, _words(drafter) or (), _numbers(k), _options(option), root, device, _command_line()
+    )
+    console, where = Console(), out or root / "results"
+    if dry_run:
+        commands.print_cells(plans, where, console)
+        return
+    try:
+        failures = commands.run_plans(plans, where, console, resume=resume)
+    except KeyboardInterrupt:
+        console.print(
+            f"interrupted; every finished reply is kept in {where / '.partial'}: add --resume to go on"
+        )
+        raise typer.Exit(INTERRUPTED) from None
+    raise typer.Exit(SOME_FAILED if failures else 0)
+
+
+@app.command()
+def doctor(
+    target: Annotated[str | None, typer.Option(help="Target to time (default: the embedded one).")] = None,
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    context: Annotated[int, typer.Option(help="Cached positions before the timed forward.")] = 256,
+) -> None:
+    """Show what this machine can measure: memory speed, the floor per token, the cost of verifying."""
+    from draftboard.measure import commands
+
+    commands.print_doctor(target, dtype, device, context, Console())
+
+
+@app.command(name="check-drafter")
+def check_drafter(
+    module: Annotated[str, typer.Argument(help="Module name, dotted name, or path of a .py file.")],
+    option: Annotated[
+        list[str] | None, typer.Option(help="An option of its build, name=value; repeatable.")
+    ] = None,
+) -> None:
+    """Hold a drafter module against the drafter contract, on a tiny target."""
+    from draftboard.measure import commands
+
+    raise typer.Exit(0 if commands.check_drafter(module, _options(option), Console()) else 1)
+
+
+@app.command()
+def results(
+    format: Annotated[str, typer.Option(help="table, json, csv, markdown or parquet.")] = "table",
+    json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    out: Annotated[Path | None, typer.Option(help="File to write (needed for parquet).")] = None,
+    results: Results = None,
+    root: Root = Path(),
+) -> None:
+    """List every arm that was measured."""
+    from draftboard.show import tables
+
+    text = tables.render(_rows(results or root / "results"), "json" if json else format, out)
+    if text:
+        sys.stdout.write(text)
+
+
+@app.command()
+def show(
+    run: Annotated[str, typer.Argument(help="A run's id, its beginning, or its folder.")],
+    arm: Annotated[
+        str | None, typer.Option(help="Arm id or drafter name (default: all arms, no trace).")
+    ] = None,
+    prompt: Annotated[str | None, typer.Option(help="Id of the prompt whose trace is shown.")] = None,
+    results: Results = None,
+    root: Root = Path(),
+) -> None:
+    """Show one record, with the trace of a reply coloured by who said each token."""
+    from draftboard.show import trace
+
+    trace.show(_store(results or root / "results"), run, arm, prompt, Console())
+
+
+@app.command()
+def site(
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the page (default: site/public in --root).")
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Recompute every figure of the written page.")
+    ] = False,
+    results: Results = None,
+    root: Root = Path(),
+) -> None:
+    """Render the results as one self-contained page."""
+    from draftboard.show import site as pages
+
+    folder, store = out or root / "site" / "public", _store(results or root / "results")
+    if verify:
+        print(pages.verify(store, folder))
+        return
+    print(pages.build(store, folder, root / "site" / "templates"))
+
+
+@app.command()
+def explain(
+    target: Annotated[
+        str | None, typer.Argument(help="A target whose results say its G (default: all runs).")
+    ] = None,
+    g: Annotated[
+        int | None, typer.Option("--g", help="Query heads per KV head; shows the tile rule alone.")
+    ] = None,
+    k: Annotated[str | None, typer.Option(help="Drafts per round to judge, comma-separated.")] = None,
+    tile: Annotated[int, typer.Option(help="Rows of the attention kernel's tile.")] = 128,
+    results: Results = None,
+    root: Root = Path(),
+) -> None:
+    """Explain speedups by the four terms, what would change them, and the tile rule."""
+    from draftboard.show import explanation
+
+    where = results or root / "results"
+    explanation.show(_store(where), target, g, _numbers(k), tile, Console())
+
+
+@app.command()
+def verify(results: Results = None, root: Root = Path()) -> None:
+    """Check that every stored record can be read and does not contradict itself."""
+    from draftboard.show import tables
+
+    where = results or root / "results"
+    print(tables.verify(_store(where)))
+
+
+def _store(path: Path) -> Any:
+    from draftboard.record.store import Store
+
+    return Store(path)
+
+
+def _rows(path: Path) -> Any:
+    from draftboard.show import tables
+
+    return tables.rows_of(_store(path))
+
+
+def _words(text: str | None) -> tuple[str, ...] | None:
+    """`a,b` as ("a", "b"); None stays None."""
+    return None if text is None else tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _numbers(text: str | None) -> tuple[int, ...]:
+    words = _words(text) or ()
+    wrong = [word for word in words if not word.isdigit()]
+    if wrong:
+        raise UserError(f"--k takes whole numbers such as 1,2,4; found {wrong[0]!r}")
+    return tuple(int(word) for word in words)
+
+
+def _target(text: str | None) -> dict[str, str | None]:
+    """`id@revision` in its two parts; a folder's name may hold an @."""
+    if text is None or Path(text).exists():
+        return {"target": text}
+    name, _, revision = text.partition("@")
+    return {"target": name, "revision": revision or None}
+
+
+def _options(pairs: list[str] | None) -> dict[str, Any]:
+    """`name=value` pairs, the value read as TOML where it is TOML, else as text."""
+    options: dict[str, Any] = {}
+    for pair in pairs or []:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise UserError(f"--option takes name=value, found {pair!r}")
+        try:
+            options[name.strip()] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            options[name.strip()] = value
+    return options
+
+
+def _command_line() -> str:
+    """The command as typed, to reproduce the run."""
+    return shlex.join(["draftboard", *sys.argv[1:]])

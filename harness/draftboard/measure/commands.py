@@ -1,0 +1,130 @@
+"""What the commands that need torch do; the command line only parses and calls these."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from draftboard.errors import UserError
+from draftboard.measure import estimate, runner
+from draftboard.measure.arms import check_arms
+from draftboard.measure.doctor import Report, examine
+from draftboard.measure.embedded import EMBEDDED_ID
+from draftboard.measure.plan import Plan, plans
+from draftboard.measure.progress import Progress
+from draftboard.record.store import Store
+from draftboard.record.suites import Suite, load_suite
+
+
+def make_plans(
+    suite: str,
+    changes: Mapping[str, Any],
+    drafters: Sequence[str],
+    ks: Sequence[int],
+    options: Mapping[str, Any],
+    root: Path,
+    device: str,
+    command: str,
+) -> list[Plan]:
+    """The plans of a suite after the flags, checked: every task, drafter and option exists."""
+    chosen = _with_options(load_suite(suite).override(**changes).choose(drafters, ks), options)
+    check_arms(chosen.arms, chosen.baseline, chosen.plugins)
+    return plans(chosen, str(root), command, device)
+
+
+def _with_options(suite: Suite, options: Mapping[str, Any]) -> Suite:
+    """Sets options on every arm but the baseline."""
+    arms = tuple(
+        arm if arm.drafter == suite.baseline else dataclasses.replace(arm, options={**arm.options, **options})
+        for arm in suite.arms
+    )
+    return dataclasses.replace(suite, arms=arms)
+
+
+def print_cells(chosen: Sequence[Plan], results: Path, console: Console) -> None:
+    """The cells of some plans and the time they may take."""
+    table = Table("task", "arm", "prompts", "replies", "tokens at most", "estimate", box=None)
+    found = estimate.cells(chosen, Store(results))
+    for cell in found:
+        seconds = "unknown" if cell.seconds is None else f"{cell.seconds:.0f} s"
+        numbers = (str(n) for n in (cell.prompts, cell.replies, cell.tokens_at_most))
+        table.add_row(cell.task, cell.arm, *numbers, seconds)
+    console.print(table)
+    known = [cell.seconds for cell in found if cell.seconds is not None]
+    rest = len(found) - len(known)
+    note = f"; {rest} of {len(found)} cells have no earlier run to judge by" if rest else ""
+    console.print(f"{len(found)} cells, about {sum(known) / 60:.1f} min{note}")
+
+
+def run_plans(chosen: Sequence[Plan], results: Path, console: Console, *, resume: bool) -> list[str]:
+    """Runs plans one after the other; returns what failed. A plan that cannot run does not stop the others."""
+    store, failures = Store(results), []
+    _mention_interrupted(store, console, resume)
+    for plan in chosen:
+        try:
+            with Progress(console, Path(plan.task).stem) as watch:
+                outcome = runner.run_plan(plan, store, watch, resume=resume)
+        except UserError as error:
+            if len(chosen) == 1:
+                raise
+            failures.append(f"{plan.task}: {error}")
+            console.print(f"draftboard: {failures[-1]}", markup=False, style="red")
+            continue
+        failures += [f"{plan.task}: {error}" for error in outcome.errors]
+        console.print(f"wrote {outcome.folder}", markup=False, soft_wrap=True)
+    return failures
+
+
+def _mention_interrupted(store: Store, console: Console, resume: bool) -> None:
+    left = runner.interrupted_runs(store)
+    if left and not resume:
+        console.print(
+            f"{len(left)} interrupted runs lie in {left[0].parent}; --resume continues a matching one"
+        )
+
+
+def print_doctor(target: str | None, dtype: str, device: str, context: int, console: Console) -> None:
+    """The doctor's report on one screen."""
+    report = examine(target or EMBEDDED_ID, dtype, device, context)
+    here = report.environment
+    facts = {
+        "device": f"{here.device}, {here.threads} threads" if here.device_type == "cpu" else here.device,
+        "flags": " ".join(here.cpu_flags),
+        "software": f"python {here.python}, torch {here.torch}, transformers {here.transformers}",
+        "target": f"{report.target.id}, {report.target.weight_bytes / 1e6:.0f} MB in {report.dtype},"
+        f" {report.target.forward} forward",
+        "bandwidth": f"{report.bandwidth / 1e9:.1f} GB/s",
+        "floor": f"{report.floor_ms:.1f} ms a token (every weight read once)",
+        "measured": f"{report.verify_ms[1]:.1f} ms a token: {report.share_of_floor:.0%} of the floor's speed",
+    }
+    for name, value in facts.items():
+        console.print(f"{name:>10}  {value}", markup=False, highlight=False, soft_wrap=True)
+    for reason in report.disturbed:
+        console.print(f"   warning  {reason}; repeat on a quiet machine", style="yellow", markup=False)
+    console.print(_verify_table(report))
+
+
+def _verify_table(report: Report) -> Table:
+    table = Table(title=f"T_verify(m) after {report.context} positions", box=None)
+    for name in ("m rows", "ms", "T_verify / T_target"):
+        table.add_column(name, justify="right")
+    for rows, ms in report.verify_ms.items():
+        table.add_row(str(rows), f"{ms:.1f}", f"{ms / report.verify_ms[1]:.2f}")
+    return table
+
+
+def check_drafter(module: str, options: Mapping[str, Any], console: Console) -> bool:
+    """Prints every promise of the contract and whether the module keeps it; True when it keeps all."""
+    from draftboard.measure.contract import run_all, small_target
+
+    kept = True
+    loaded = plugins.load(module, SHIPPED)
+    for name, passed, message in run_all(loaded, small_target(), options):
+        kept = kept and passed
+        console.print(f"{'kept  ' if passed else 'BROKEN'}  {name}  {message}", markup=False, soft_wrap=True)
+    return kept

@@ -1,0 +1,54 @@
+"""What this machine is, in torch's words, and whether somebody else was using it."""
+
+from __future__ import annotations
+
+import time
+
+import psutil
+import torch
+
+from draftboard.record.environment import read_cpu, read_environment
+from draftboard.record.records import Environment
+
+BUSY_SHARE = 0.1
+"""Share of all cores that other processes may use before a run's times are called disturbed."""
+
+
+def environment(device: torch.device) -> Environment:
+    """The environment of a run on `device`."""
+    cuda = device.type == "cuda"
+    return read_environment(
+        device=torch.cuda.get_device_name(device) if cuda else read_cpu()[0],
+        device_type=device.type,
+        device_count=1,
+        threads=torch.get_num_threads(),
+        cuda=torch.version.cuda if cuda else None,
+    )
+
+
+class BusyMeter:
+    """How much of the machine other processes used since this was made."""
+
+    def __init__(self) -> None:
+        self._begun, self._all, self._own = time.monotonic(), _busy_seconds(), _own_seconds()
+
+    def reasons(self) -> tuple[str, ...]:
+        """Why the run's times should not be trusted; nothing when the machine was quiet."""
+        passed = (time.monotonic() - self._begun) * (psutil.cpu_count() or 1)
+        others = (_busy_seconds() - self._all) - (_own_seconds() - self._own)
+        share = others / passed if passed else 0.0
+        if share <= BUSY_SHARE:
+            return ()
+        return (f"other processes used {share:.0%} of the processor during the run",)
+
+
+def _busy_seconds() -> float:
+    """Seconds all cores together spent working, over all processes."""
+    times = psutil.cpu_times()
+    return float(sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0))
+
+
+def _own_seconds() -> float:
+    """Seconds of processor this process has used."""
+    times = psutil.Process().cpu_times()
+    return float(times.user + times.system)

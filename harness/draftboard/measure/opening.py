@@ -1,0 +1,135 @@
+"""The start of a run in its worker process: target, prompts, arms, and the record that names them all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from draftboard.errors import UserError
+from draftboard.measure import loading
+from draftboard.measure.arms import LiveArm, build_arm, left_out
+from draftboard.measure.events import Begun, Send
+from draftboard.measure.machine import environment
+from draftboard.measure.plan import Plan
+from draftboard.measure.prompts import Template
+from draftboard.measure.sampling import Randomness, Sampler
+from draftboard.measure.target import TargetModel
+from draftboard.record.environment import fingerprint, testbed
+from draftboard.record.records import SCHEMA, Generation, RunRecord, TaskRef
+from draftboard.record.tasks import Prompt, Task, load_task
+
+_TEMPLATE_SLACK = 64
+"""Positions a turn for what a template adds and for a reply that tokenises longer than it was."""
+
+
+@dataclass(slots=True)
+class Opened:
+    """Everything a run computes with."""
+
+    plan: Plan
+    task: Task
+    prompts: tuple[Prompt, ...]
+    template: Template
+    target: TargetModel
+    sampler: Sampler
+    arms: list[LiveArm]
+
+    @property
+    def baseline(self) -> LiveArm:
+        """The one arm that proposes nothing."""
+        return next(arm for arm in self.arms if arm.spec.drafter == self.plan.baseline)
+
+
+def open_run(plan: Plan, send: Send, errors: Mapping[int, str], before: RunRecord | None) -> Opened:
+    """Loads and builds what `plan` names. `errors` are the arms, by index, that already failed; `before` is
+    the record of the run that is being continued."""
+    task = load_task(plan.task, plan.root)
+    prompts = task.sample(plan.limit, plan.sampling.seed)
+    template = Template(loading.load_tokenizer(loading.resolve_source(plan.target), plan.revision), task)
+    target = _target(plan, _needed_context(plan, template, prompts))
+    sampler = Sampler(plan.sampling, Randomness(plan.sampling.seed, target.device))
+    common = _common(plan, task, target)
+    arms = []
+    for index, spec in enumerate(plan.arms):
+        send(Begun(index))
+        if index in errors:
+            arms.append(left_out(spec, plan.plugins, errors[index], common, before and before.arms[index]))
+        else:
+            arms.append(build_arm(spec, plan.plugins, target, sampler, common))
+    _refuse_twins(arms)
+    return Opened(plan, task, prompts, template, target, sampler, arms)
+
+
+def run_record(run_id: str, opened: Opened) -> RunRecord:
+    """The record of a run that begins now."""
+    plan, task, dtype = opened.plan, opened.task, loading.dtype_name(opened.target.dtype)
+    here = environment(opened.target.device)
+    return RunRecord(
+        schema=SCHEMA,
+        id=run_id,
+        created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        engine="torch",
+        concurrency=1,
+        target=opened.target.reference(),
+        dtype=dtype,
+        task=TaskRef(task.name, task.title, task.version, task.sha256, task.licence, len(opened.prompts)),
+        sampling=plan.sampling,
+        generation=_generation(opened),
+        suite=plan.suite,
+        indicative=plan.indicative,
+        repeats=plan.repeats,
+        warmup_replies=plan.warmup,
+        prompt_ids=tuple(prompt.id for prompt in opened.prompts),
+        command=plan.command,
+        environment=here,
+        fingerprint=fingerprint(here, dtype),
+        testbed=testbed(here, dtype),
+        baseline=opened.baseline.id,
+        arms=tuple(arm.id for arm in opened.arms),
+    )
+
+
+def _target(plan: Plan, max_context: int) -> TargetModel:
+    device = loading.resolve_device(plan.device)
+    return loading.load_target(
+        plan.target,
+        dtype=loading.resolve_dtype(plan.dtype, device),
+        device=device,
+        revision=plan.revision,
+        max_context=max_context,
+    )
+
+
+def _needed_context(plan: Plan, template: Template, prompts: Sequence[Prompt]) -> int:
+    """Positions that the longest conversation of the run can need."""
+
+    def need(prompt: Prompt) -> int:
+        ids = template.ids(prompt.turns, [""] * (len(prompt.turns) - 1))
+        return len(ids) + len(prompt.turns) * (plan.max_new_tokens + _TEMPLATE_SLACK)
+
+    return max(need(prompt) for prompt in prompts)
+
+
+def _common(plan: Plan, task: Task, target: TargetModel) -> list[object]:
+    """What all arms of a run share of the facts that decide a result."""
+    dtype = loading.dtype_name(target.dtype)
+    return ["torch", plan.target, plan.revision, task.sha256, dtype, plan.sampling, plan.max_new_tokens]
+
+
+def _generation(opened: Opened) -> Generation:
+    return Generation(
+        max_new_tokens=opened.plan.max_new_tokens,
+        turns=max(len(prompt.turns) for prompt in opened.prompts),
+        template=opened.task.template,
+        system_prompt=opened.task.system_prompt,
+        thinking=opened.task.thinking,
+        stop_ids=tuple(sorted(opened.target.stop_ids)),
+    )
+
+
+def _refuse_twins(arms: Sequence[LiveArm]) -> None:
+    ids = [arm.id for arm in arms]
+    twins = [arm.label for arm in arms if ids.count(arm.id) > 1]
+    if twins:
+        raise UserError(f"arm {twins[0]} is listed twice with the same options; list it once")

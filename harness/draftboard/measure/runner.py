@@ -1,0 +1,193 @@
+"""The parent's side of a run: a worker process, its restarts, and the finished record.
+
+A worker that dies is started again without the arm it died in; whatever it had measured stays in the
+journal, so a run always ends with a row for every arm.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from draftboard.errors import UserError
+from draftboard.measure.events import Begun, Event, Failed, Finished, Note, Ready, Refused, Watcher
+from draftboard.measure.plan import Plan
+from draftboard.measure.worker import work
+from draftboard.record.codec import from_json
+from draftboard.record.journal import Journal
+from draftboard.record.records import Arm, Json, Losslessness, RunRecord, Trace, Validity
+from draftboard.record.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A finished run: its folder and the errors of the arms that failed."""
+
+    folder: Path
+    run: RunRecord
+    errors: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Death:
+    """A worker process ended without finishing; `arm` is what it was computing, by index."""
+
+    arm: int | None
+    how: str
+
+
+def run_plan(plan: Plan, store: Store, watch: Watcher, *, resume: bool = False) -> Outcome:
+    """Measures a plan to its end and stores it. `resume` continues the newest interrupted run of the plan.
+
+    Raises UserError when the run cannot start or its baseline fails; KeyboardInterrupt passes through. In
+    both cases the journal keeps what was measured.
+    """
+    journal = (_interrupted(plan, store) if resume else None) or store.journal(_new_id(plan))
+    with _alone(journal):
+        errors = _errors_in(journal)
+        while not _closed(journal):
+            death = _one_worker(plan, journal, errors, watch)
+            if death is not None:
+                _take_out(plan, journal, errors, death, watch)
+        run, arms = assemble(journal)
+        folder = store.write_run(run, arms)
+        journal.path.unlink()
+    return Outcome(folder, run, tuple(f"{arm.drafter}: {arm.error}" for arm in arms if arm.error is not None))
+
+
+def interrupted_runs(store: Store) -> list[Path]:
+    """Journals of runs that were not finished, newest last."""
+    return sorted((store.root / ".partial").glob("*.jsonl"))
+
+
+def assemble(journal: Journal) -> tuple[RunRecord, list[Arm]]:
+    """The finished run and its arms, from nothing but the journal's entries."""
+    entries = journal.read()
+    opened = next(entry.data for entry in entries if entry.kind == "run")
+    closed = next(entry.data for entry in entries if entry.kind == "closed")
+    errors = _errors_in(journal)
+    traces: dict[str, list[Trace]] = {}
+    for entry in entries:
+        if entry.kind == "trace":
+            traces.setdefault(entry.data["arm"], []).append(from_json(Trace, entry.data["trace"]))
+    arms = []
+    for index, data in enumerate(opened["arms"]):
+        arm = from_json(Arm, data)
+        arms.append(_finished(arm, traces.get(arm.id, []), errors.get(index, arm.error), closed))
+    return replace(from_json(RunRecord, opened["record"]), verify_ms=closed["verify_ms"]), arms
+
+
+def _finished(arm: Arm, traces: list[Trace], error: str | None, closed: Json) -> Arm:
+    return replace(
+        arm,
+        traces=tuple(traces),
+        guess_pieces=closed["guess_pieces"][arm.id],
+        losslessness=from_json(Losslessness, closed["losslessness"][arm.id]),
+        validity=Validity(tuple(closed["disturbed"])),
+        error=error,
+    )
+
+
+def _one_worker(plan: Plan, journal: Journal, errors: dict[int, str], watch: Watcher) -> _Death | None:
+    """One worker process to its end; None when it finished the run."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    arguments = (plan, journal.path.stem, journal.path, dict(errors), theirs)
+    process = context.Process(target=work, args=arguments, daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        arm, finished = _follow(ours, errors, watch)
+        process.join()
+    except BaseException:
+        process.kill()
+        process.join()
+        raise
+    return None if finished else _Death(arm, _how(process.exitcode))
+
+
+def _follow(connection: Connection, errors: dict[int, str], watch: Watcher) -> tuple[int | None, bool]:
+    """Passes a worker's events on until it ends: the arm it was in, and whether it finished."""
+    arm: int | None = None
+    while True:
+        try:
+            event: Event = connection.recv()
+        except EOFError:
+            return arm, False
+        if isinstance(event, Refused):
+            raise UserError(event.error)
+        if isinstance(event, Finished):
+            return arm, True
+        if isinstance(event, Ready):
+            errors.update(event.errors)
+        if isinstance(event, Failed):
+            errors[event.arm] = event.error
+        arm = event.arm if isinstance(event, Begun) else None if isinstance(event, Note) else arm
+        watch(event)
+
+
+def _take_out(plan: Plan, journal: Journal, errors: dict[int, str], death: _Death, watch: Watcher) -> None:
+    """Notes the arm a worker died in, so that the next worker leaves it out."""
+    if death.arm is None or death.arm in errors:
+        raise UserError(
+            f"the worker process {death.how} outside of any arm; what it measured is kept in {journal.path}:"
+            " run the same command with --resume"
+        )
+    error = f"the worker process {death.how} in this arm"
+    errors[death.arm] = error
+    journal.append("failed", {"index": death.arm, "error": error})
+    watch(Failed(death.arm, error))
+
+
+def _how(exitcode: int | None) -> str:
+    if exitcode is not None and exitcode < 0:
+        return f"was ended by signal {-exitcode}{' (out of memory?)' if exitcode == -9 else ''}"
+    return f"ended with code {exitcode}"
+
+
+def _errors_in(journal: Journal) -> dict[int, str]:
+    return {entry.data["index"]: entry.data["error"] for entry in journal.read() if entry.kind == "failed"}
+
+
+def _closed(journal: Journal) -> bool:
+    return any(entry.kind == "closed" for entry in journal.read())
+
+
+def _interrupted(plan: Plan, store: Store) -> Journal | None:
+    """The newest journal whose plan is this one."""
+    for path in reversed(interrupted_runs(store)):
+        journal = Journal(path)
+        if any(entry.kind == "run" and entry.data["plan"] == plan.key for entry in journal.read()):
+            return journal
+    return None
+
+
+def _new_id(plan: Plan) -> str:
+    now = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    return f"{now}-{Path(plan.task).stem}-{plan.key[:6]}{secrets.token_hex(1)}"
+
+
+@contextmanager
+def _alone(journal: Journal) -> Iterator[None]:
+    """Keeps every other process off a journal."""
+    journal.path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(f"{journal.path}.lock", blocking=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise UserError(
+            f"{journal.path} is being written by another process; wait for it or stop it"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+        Path(lock.lock_file).unlink(missing_ok=True)

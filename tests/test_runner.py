@@ -1,0 +1,226 @@
+"""Runs end to end on a tiny target: interleaving, failures, deaths, interruption and resumption."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftboard.errors import UserError
+from draftboard.measure import runner
+from draftboard.measure.events import Begun, Event, Failed, Ready, Replied
+from draftboard.measure.plan import Plan
+from draftboard.record.records import Arm, RunRecord, Sampling
+from draftboard.record.store import Store, load
+from draftboard.record.suites import ArmSpec
+from tiny_folder import save_task, save_tiny_folder
+
+ODD = Path(__file__).parent / "odd_drafters"
+PLAIN, LOOKUP = ArmSpec("none"), ArmSpec("ngram", 3)
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(save_tiny_folder(tmp_path_factory.mktemp("target")))
+
+
+@pytest.fixture
+def plan(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    monkeypatch.setenv("PYTHONPATH", str(ODD))
+    monkeypatch.syspath_prepend(str(ODD))
+    save_task(tmp_path)
+    return Plan(
+        suite="test",
+        indicative=False,
+        target=target,
+        revision=None,
+        dtype="float32",
+        device="cpu",
+        plugins="draftboard_drafters",
+        baseline="none",
+        task="small",
+        root=str(tmp_path),
+        limit=None,
+        max_new_tokens=12,
+        repeats=1,
+        warmup=1,
+        sampling=Sampling(),
+        arms=(PLAIN, LOOKUP),
+        command="draftboard run",
+    )
+
+
+class Events(list[Event]):
+    """Remembers events, and may act on one."""
+
+    def __call__(self, event: Event) -> None:
+        self.append(event)
+
+
+def run(plan: Plan, tmp_path: Path, watch: Any = None, **options: Any) -> tuple[RunRecord, list[Arm]]:
+    outcome = runner.run_plan(plan, Store(tmp_path / "results"), watch or Events(), **options)
+    return load(outcome.folder)
+
+
+def odd(name: str, **options: Any) -> ArmSpec:
+    return ArmSpec(str(ODD / f"{name}.py"), options=options)
+
+
+def test_every_arm_answers_every_turn_and_is_lossless(plan: Plan, tmp_path: Path) -> None:
+    events = Events()
+    record, (plain, lookup) = run(plan, tmp_path, events)
+    assert record.baseline == plain.id == lookup.baseline
+    assert record.prompt_ids == ("p0", "p1", "p2") or sorted(record.prompt_ids) == ["p0", "p1", "p2"]
+    for arm in (plain, lookup):
+        places = Counter((trace.prompt_id, trace.turn) for trace in arm.traces)
+        assert places == {(f"p{i}", turn): 1 for i in range(3) for turn in range(2)}
+        for trace in arm.traces:
+            assert trace.rounds is not None and sum(trace.rounds.emitted) == len(trace.token_ids) - 1
+            assert len(trace.token_ids) == 12 == len(trace.pieces)
+    assert lookup.losslessness is not None
+    assert (lookup.losslessness.compared, lookup.losslessness.identical) == (6, 6)
+    assert sum(trace.rounds.proposed[i] for trace in lookup.traces for i in range(len(trace.rounds))) > 0
+    ready = next(event for event in events if isinstance(event, Ready))
+    assert ready.replies == sum(isinstance(event, Replied) for event in events) == 12
+    assert not list((tmp_path / "results" / ".partial").iterdir())
+
+
+def test_the_history_is_the_baselines_reply(plan: Plan, tmp_path: Path) -> None:
+    _, (plain, lookup) = run(plan, tmp_path)
+    second = {
+        (arm.id, t.prompt_id): t.prompt_ids for arm in (plain, lookup) for t in arm.traces if t.turn == 1
+    }
+    for i in range(3):
+        assert second[plain.id, f"p{i}"] == second[lookup.id, f"p{i}"]
+        first = next(t for t in plain.traces if (t.prompt_id, t.turn) == (f"p{i}", 0))
+        assert len(second[plain.id, f"p{i}"]) > len(first.prompt_ids)
+
+
+def test_arms_are_interleaved_in_changing_order(plan: Plan, tmp_path: Path) -> None:
+    events = Events()
+    run(dataclasses.replace(plan, repeats=4), tmp_path, events)
+    replied = [event.arm for event in events if isinstance(event, Replied)]
+    pairs = list(zip(replied[::2], replied[1::2], strict=True))
+    assert set(pairs) == {(0, 1), (1, 0)}
+
+
+def test_same_seed_same_tokens_and_sampling_repeats(plan: Plan, tmp_path: Path) -> None:
+    warm = dataclasses.replace(plan, sampling=Sampling(temperature=1.0, seed=3), limit=2)
+    first, second = (run(warm, tmp_path / str(i))[1] for i in range(2))
+    for one, other in zip(first, second, strict=True):
+        assert [t.token_ids for t in one.traces] == [t.token_ids for t in other.traces]
+    other = run(dataclasses.replace(warm, sampling=Sampling(temperature=1.0, seed=4)), tmp_path / "c")[1]
+    assert [t.token_ids for t in first[0].traces] != [t.token_ids for t in other[0].traces]
+    assert first[1].losslessness is not None and first[1].losslessness.not_checked
+
+
+def test_an_arm_that_raises_is_a_row_and_the_others_go_on(plan: Plan, tmp_path: Path) -> None:
+    arms = (PLAIN, odd("raising", rounds=30), LOOKUP)
+    _, (plain, raising, lookup) = run(dataclasses.replace(plan, arms=arms), tmp_path)
+    assert raising.error is not None and raising.error.startswith("ValueError: no more guesses (raising.py:")
+    assert 0 < len(raising.traces) < 6
+    assert len(plain.traces) == len(lookup.traces) == 6 and lookup.error is None
+
+
+def test_a_broken_promise_is_named(plan: Plan, tmp_path: Path) -> None:
+    _, (_, lying) = run(dataclasses.replace(plan, arms=(PLAIN, odd("lying"))), tmp_path)
+    assert lying.error is not None and "expected at most" in lying.error and lying.traces == ()
+    assert lying.losslessness is not None and lying.losslessness.not_checked
+
+
+def test_a_worker_that_dies_is_restarted_without_the_arm(plan: Plan, tmp_path: Path) -> None:
+    arms = (PLAIN, odd("dying", rounds=30), LOOKUP)
+    events = Events()
+    record, (plain, dying, lookup) = run(dataclasses.replace(plan, arms=arms), tmp_path, events)
+    assert dying.error == "the worker process ended with code 7 in this arm"
+    assert dying.id in record.arms and 0 < len(dying.traces) < 6
+    assert len(plain.traces) == len(lookup.traces) == 6
+    assert [event.arm for event in events if isinstance(event, Failed)] == [1]
+    measured = Counter(
+        (event.arm, event.trace.prompt_id, event.trace.turn) for event in events if isinstance(event, Replied)
+    )
+    assert set(measured.values()) == {1}, "a reply was measured again after the restart"
+
+
+def test_a_baseline_that_fails_stops_the_run_in_one_line(plan: Plan, tmp_path: Path) -> None:
+    broken = dataclasses.replace(
+        plan, baseline=str(ODD / "raising.py"), arms=(odd("raising", rounds=14), LOOKUP)
+    )
+    with pytest.raises(UserError, match="baseline failed"):
+        run(broken, tmp_path)
+    assert list((tmp_path / "results" / ".partial").glob("*.jsonl")), "what was measured must be kept"
+
+
+class Interrupt(Events):
+    def __call__(self, event: Event) -> None:
+        super().__call__(event)
+        if sum(isinstance(one, Replied) for one in self) == 5:
+            raise KeyboardInterrupt
+
+
+def test_interrupted_and_resumed_equals_uninterrupted(plan: Plan, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(plan, tmp_path, Interrupt())
+    assert Store(tmp_path / "results").runs() == []
+    events = Events()
+    _, resumed = run(plan, tmp_path, events, resume=True)
+    again = sum(isinstance(event, Replied) for event in events)
+    assert again in (6, 7), "a reply that was on disk was measured again"
+    _, whole = run(plan, tmp_path / "other")
+    for one, other in zip(resumed, whole, strict=True):
+        assert one.id == other.id
+        assert {(t.prompt_id, t.turn): t.token_ids for t in one.traces} == {
+            (t.prompt_id, t.turn): t.token_ids for t in other.traces
+        }
+        assert len(one.traces) == 6
+
+
+def test_resume_does_not_continue_another_plan(plan: Plan, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(plan, tmp_path, Interrupt())
+    run(dataclasses.replace(plan, max_new_tokens=5), tmp_path, resume=True)
+    assert len(runner.interrupted_runs(Store(tmp_path / "results"))) == 1
+
+
+def test_a_torn_last_line_costs_one_reply(plan: Plan, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(plan, tmp_path, Interrupt())
+    (journal,) = runner.interrupted_runs(Store(tmp_path / "results"))
+    journal.write_bytes(journal.read_bytes()[:-40])
+    _, arms = run(plan, tmp_path, resume=True)
+    assert [len(arm.traces) for arm in arms] == [6, 6]
+
+
+def test_arm_ids_name_what_decides_the_result(plan: Plan, tmp_path: Path) -> None:
+    def ids(**changes: Any) -> tuple[str, ...]:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        return run(dataclasses.replace(plan, limit=1, **changes), folder)[0].arms
+
+    base = ids()
+    assert ids(command="another", repeats=2) == base
+    assert not set(ids(max_new_tokens=5)) & set(base)
+    assert ids(arms=(PLAIN, ArmSpec("ngram", 4)))[1] != base[1]
+
+
+def test_the_same_arm_twice_is_refused(plan: Plan, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="listed twice"):
+        run(dataclasses.replace(plan, arms=(PLAIN, LOOKUP, ArmSpec("ngram", 3, {}))), tmp_path)
+
+
+def test_records_are_strict_json(plan: Plan, tmp_path: Path) -> None:
+    outcome = runner.run_plan(dataclasses.replace(plan, limit=1), Store(tmp_path / "r"), Events())
+    for file in outcome.folder.glob("*.json"):
+        json.loads(file.read_text(), parse_constant=lambda name: pytest.fail(name))
+
+
+def test_begun_precedes_every_reply(plan: Plan, tmp_path: Path) -> None:
+    events = Events()
+    run(dataclasses.replace(plan, limit=1), tmp_path, events)
+    for before, event in itertools.pairwise(events):
+        if isinstance(event, Replied):
+            assert before == Begun(event.arm)
