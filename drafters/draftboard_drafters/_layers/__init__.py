@@ -1,0 +1,38 @@
+"""What the drafters with their own weights are built from: norms, rotary angles, attention, decoder layers.
+
+Eager PyTorch on one sequence: states are [n, H], heads [n, heads, head_dim], there is no batch axis. A cache
+is a `KVCache` allocated once: a layer writes its keys and values at the positions it is given, and whoever
+owns the cache decides which of them to keep by setting its length, so cutting back costs nothing.
+
+Parameters arrive as a mapping of names to tensors, named as in transformers' Llama-style modules below the
+layer (`self_attn.q_proj.weight`); `part(tensors, "layers.0.")` gives a layer's share.
+"""
+
+from __future__ import annotations
+
+from draftboard.measure.cache import KVCache
+from draftboard_drafters._layers.attention import Attention, Geometry, Sight, attend
+from draftboard_drafters._layers.decoder import DecoderLayer, SwiGLU
+from draftboard_drafters._layers.parameters import Parameters, joined, part
+from draftboard_drafters._layers.rms_norm import RMSNorm
+from draftboard_drafters._layers.rotary import Angles, Rope, Rotary, rotate
+from draftboard_drafters._layers.vocabulary import Vocabulary
+
+__all__ = [
+    "Angles",
+    "Attention",
+    "DecoderLayer",
+    "Geometry",
+    "KVCache",
+    "Parameters",
+    "RMSNorm",
+    "Rope",
+    "Rotary",
+    "Sight",
+    "SwiGLU",
+    "Vocabulary",
+    "attend",
+    "joined",
+    "part",
+    "rotate",
+]

@@ -1,0 +1,123 @@
+"""Grouped-query attention over a cache written in place, and what a row of it may see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from draftboard.measure.cache import KVCache
+from draftboard_drafters._layers.parameters import Parameters, joined
+from draftboard_drafters._layers.rms_norm import RMSNorm
+from draftboard_drafters._layers.rotary import Angles, rotate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Geometry:
+    """Sizes and switches shared by all layers of a drafter. `eps` is that of its norms."""
+
+    hidden_size: int
+    intermediate_size: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    eps: float
+    qk_norm: bool
+    """Queries and keys are normed per head before they are turned."""
+    attention_bias: bool = False
+    """The query, key and value products have a bias."""
+    output_bias: bool = False
+    """The attention's output product has a bias."""
+    zero_centred_norms: bool = False
+    """Norms multiply by 1 + w."""
+    output_gate: bool = False
+    """q_proj yields, per head, a query and a gate: the heads' outputs are multiplied by sigmoid(gate)."""
+
+    def norm(self, weight: Tensor) -> RMSNorm:
+        """A norm of this drafter's kind."""
+        return RMSNorm(weight, self.eps, zero_centred=self.zero_centred_norms)
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What the rows of one forward see of the positions before them and of each other."""
+
+    causal: bool = False
+    """A row sees no later row."""
+    window: int | None = None
+    """A row sees the `window` nearest positions, itself included; None sees all."""
+    from_first_row: bool = False
+    """The window is measured once: every row sees the `window` positions before the first row."""
+
+    def mask(self, place: slice, device: torch.device) -> Tensor | None:
+        """bool [n, place.stop] for rows at the positions in `place`; None where every row sees everything."""
+        rows = place.stop - place.start
+        if self.window is None and not (self.causal and rows > 1):
+            return None
+        columns = torch.arange(place.stop, device=device)
+        at = columns[place].unsqueeze(1)
+        mask = torch.ones(rows, place.stop, dtype=torch.bool, device=device)
+        if self.causal:
+            mask = columns <= at
+        if self.window is not None:
+            first = columns >= place.start - self.window
+            mask = mask & (first if self.from_first_row else (at - columns).abs() < self.window)
+        return mask
+
+
+def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """softmax(q k / sqrt(head_dim)) v.
+
+    query [n, heads, head_dim], keys and values [kv_heads, m, head_dim], mask bool [n, m] or None. Returns
+    [n, heads * head_dim]. Query heads that share a KV head become rows of one product: no key is copied.
+    """
+    rows, heads, head_dim = query.shape
+    group = heads // len(keys)
+    grouped = query.view(rows, len(keys), group, head_dim).permute(1, 2, 0, 3)
+    grouped = grouped.reshape(1, len(keys), group * rows, head_dim)
+    wide = None if mask is None else mask.repeat(group, 1)
+    seen = F.scaled_dot_product_attention(grouped, keys[None], values[None], attn_mask=wide)
+    return seen.view(len(keys), group, rows, head_dim).permute(2, 0, 1, 3).reshape(rows, -1)
+
+
+class Attention:
+    """q_proj, k_proj, v_proj as one product, attention over the cache, o_proj.
+
+    The input may be wider than the hidden size: the products take what their weights say.
+    """
+
+    def __init__(self, parameters: Parameters, geometry: Geometry) -> None:
+        """Parameters `q_proj.weight` and so on, biases where they are, `q_norm.weight` with `qk_norm`."""
+        self.geometry = geometry
+        self.qkv = joined(parameters, "q_proj", "k_proj", "v_proj")
+        self.out = joined(parameters, "o_proj")
+        if geometry.qk_norm:
+            self.q_norm = geometry.norm(parameters["q_norm.weight"])
+            self.k_norm = geometry.norm(parameters["k_norm.weight"])
+
+    def __call__(
+        self, x: Tensor, angles: Angles, cache: KVCache, layer: int, place: slice, mask: Tensor | None
+    ) -> Tensor:
+        """x [n, in] at the positions in `place`, which it fills in the cache's layer. Returns [n, H]."""
+        queries, gate, keys, values = self._project(x)
+        store, stored = cache.keys[layer], cache.values[layer]
+        store[:, place] = rotate(keys, angles).transpose(0, 1)
+        stored[:, place] = values.transpose(0, 1)
+        seen = attend(rotate(queries, angles), store[:, : place.stop], stored[:, : place.stop], mask)
+        return self.out(seen if gate is None else seen * torch.sigmoid(gate))
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+        """Queries [n, heads, hd], gate [n, heads * hd] or None, keys and values [n, kv_heads, hd]."""
+        geometry, rows = self.geometry, len(x)
+        wide = geometry.heads * (2 if geometry.output_gate else 1)
+        heads = self.qkv(x).view(rows, wide + 2 * geometry.kv_heads, geometry.head_dim)
+        queries, keys, values = torch.split(heads, [wide, geometry.kv_heads, geometry.kv_heads], dim=1)
+        gate = None
+        if geometry.output_gate:
+            queries, gates = queries.reshape(rows, geometry.heads, -1).chunk(2, dim=-1)
+            gate = gates.reshape(rows, -1)
+        if geometry.qk_norm:
+            queries, keys = self.q_norm(queries), self.k_norm(keys)
+        return queries, gate, keys, values

@@ -1,0 +1,43 @@
+"""The Llama-style decoder layer: pre-norm attention and a SwiGLU."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from draftboard.measure.cache import KVCache
+from draftboard_drafters._layers.attention import Attention, Geometry
+from draftboard_drafters._layers.parameters import Parameters, joined, part
+from draftboard_drafters._layers.rotary import Angles
+
+
+class SwiGLU:
+    """down(silu(gate(x)) * up(x)) (Shazeer, arXiv 2002.05202), gate and up as one product."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        """Parameters `gate_proj.weight`, `up_proj.weight` [I, H] and `down_proj.weight` [H, I]."""
+        self.gate_up = joined(parameters, "gate_proj", "up_proj")
+        self.down = joined(parameters, "down_proj")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [n, H] to [n, H]."""
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        return self.down(F.silu(gate) * up)
+
+
+class DecoderLayer:
+    """x + attention(norm(x)), and on it x + swiglu(norm(x))."""
+
+    def __init__(self, parameters: Parameters, geometry: Geometry) -> None:
+        """Parameters `input_layernorm.weight`, `self_attn.*`, `post_attention_layernorm.weight`, `mlp.*`."""
+        self.input_norm = geometry.norm(parameters["input_layernorm.weight"])
+        self.attention = Attention(part(parameters, "self_attn."), geometry)
+        self.post_norm = geometry.norm(parameters["post_attention_layernorm.weight"])
+        self.mlp = SwiGLU(part(parameters, "mlp."))
+
+    def __call__(
+        self, x: Tensor, angles: Angles, cache: KVCache, layer: int, place: slice, mask: Tensor | None
+    ) -> Tensor:
+        """x [n, H] at the positions in `place`, which it fills in the cache's layer. Returns [n, H]."""
+        x = x + self.attention(self.input_norm(x), angles, cache, layer, place, mask)
+        return x + self.mlp(self.post_norm(x))

@@ -1,0 +1,55 @@
+"""From token ids to embeddings, and from states to guesses in the target's ids."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from draftboard.drafter import DraftSampler, Target
+from draftboard.measure.linear import pack
+
+
+class Vocabulary:
+    """Embedding and head of a drafter: its own where it has them, else the target's.
+
+    Vd is the number of rows of its head: V, or fewer where the drafter knows only some of the target's ids.
+    """
+
+    def __init__(
+        self, target: Target, embedding: Tensor | None, head: Tensor | None, target_ids: Tensor | None
+    ) -> None:
+        """embedding [V, H] and head [Vd, H] in the target's dtype, or None for the target's own.
+
+        `target_ids` int64 [Vd] are the target's ids of the head's rows; None where they are the same.
+        """
+        self.size = target.vocab_size
+        self.embed = target.embed if embedding is None else lambda ids: F.embedding(ids, embedding)
+        self.logits = target.head if head is None else pack(head)
+        self.target_ids = target_ids
+        self.padding = _padding(target, target_ids)
+
+    def draw(self, sampler: DraftSampler, logits: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Guesses for logits [n, Vd]: target ids int64 [n], and the laws float32 [n, V] they were drawn from.
+
+        A law is None at temperature 0; it is 0 at every id that the drafter does not know.
+        """
+        if self.padding is not None:
+            logits = logits.masked_fill(self.padding, -torch.inf)
+        tokens, laws = sampler.draw(logits)
+        if self.target_ids is None:
+            return tokens, laws
+        if laws is not None:
+            laws = laws.new_zeros(len(laws), self.size).index_copy_(1, self.target_ids, laws)
+        return self.target_ids[tokens], laws
+
+
+def _padding(target: Target, target_ids: Tensor | None) -> Tensor | None:
+    """bool [Vd]: rows that stand for no token of the target's tokenizer; None where there are none."""
+    if target.tokenizer is None:
+        return None
+    padding = torch.ones(target.vocab_size, dtype=torch.bool, device=target.device)
+    padding[[i for i in target.tokenizer.get_vocab().values() if i < target.vocab_size]] = False
+    if target_ids is not None:
+        padding = padding[target_ids]
+    return padding if bool(padding.any()) else None
