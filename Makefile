@@ -46,9 +46,8 @@ proof: $(READY) ## run the exhaustive form of the tests (long)
 
 check: $(READY) ## lint, format check and strict types
 	@echo "check: ruff check, ruff format --check, mypy --strict"
-	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy
+	@failed=0; for tool in "ruff check ." "ruff format --check ." mypy; do \
+		$(BIN)/$$tool || failed=1; done; exit $$failed
 
 peers: $(READY) ## race the loop against transformers' own, tokens compared
 	@echo "peers: timing this engine and transformers on the same prompts; leave the machine idle meanwhile"
