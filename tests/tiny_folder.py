@@ -43,5 +43,5 @@ def save_task(root: Path, name: str = "small", prompts: int = 3) -> None:
     (folder / "prompts.jsonl").write_text("\n".join(rows) + "\n")
     (folder / "task.toml").write_text(
         'title = "Small"\nversion = 1\nlicence = "CC0-1.0"\norigin = "made for a test"\n'
-        'analysis = "nothing"\ntemplate = "target"\n'
+        'analysis = "nothing"\ntemplate = "target"\nturns = 2\n'
     )

@@ -1,7 +1,8 @@
 """The `draftboard` command: parses, imports what it needs, calls. It decides nothing.
 
-Exit codes: 0 done; 2 the command was wrong (one line says what and what to do); 6 some arms of a run
-failed, the others are stored; 130 interrupted, what was measured is kept.
+Exit codes: 0 done; 1 a drafter broke its contract (check-drafter); 2 the command was wrong (one line says
+what and what to do); 6 some arms of a run failed, the others are stored; 130 interrupted, what was measured
+is kept.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from draftboard.errors import UserError
 
 SOME_FAILED = 6
 INTERRUPTED = 130
+BROKEN_PROMISE = 1
 
 app = typer.Typer(
     help="Benchmark and leaderboard for speculative decoding.",
@@ -128,11 +130,15 @@ def check_drafter(
     option: Annotated[
         list[str] | None, typer.Option(help="An option of its build, name=value; repeatable.")
     ] = None,
+    plugins: Annotated[
+        str, typer.Option(help="Package in which a short name is looked up.")
+    ] = "draftboard_drafters",
 ) -> None:
-    """Hold a drafter module against the drafter contract, on a tiny target."""
+    """Hold a drafter module against the drafter contract, on a tiny target (exit code 1: broken)."""
     from draftboard.measure import commands
 
-    raise typer.Exit(0 if commands.check_drafter(module, _options(option), Console()) else 1)
+    kept = commands.check_drafter(module, _options(option), plugins, Console())
+    raise typer.Exit(0 if kept else BROKEN_PROMISE)
 
 
 @app.command()

@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from draftboard.errors import UserError
-from draftboard.measure import estimate, runner
+from draftboard.measure import estimate, plugins, runner
 from draftboard.measure.arms import check_arms
+from draftboard.measure.contract import run_all, toy_target
 from draftboard.measure.doctor import Report, examine
 from draftboard.measure.embedded import EMBEDDED_ID
 from draftboard.measure.plan import Plan, plans
@@ -62,7 +63,7 @@ def print_cells(chosen: Sequence[Plan], results: Path, console: Console) -> None
 
 
 def run_plans(chosen: Sequence[Plan], results: Path, console: Console, *, resume: bool) -> list[str]:
-    """Runs plans one after the other; returns what failed. A plan that cannot run does not stop the others."""
+    """Runs plans one after the other; returns what failed. A plan that fails does not stop the others."""
     store, failures = Store(results), []
     _mention_interrupted(store, console, resume)
     for plan in chosen:
@@ -118,13 +119,10 @@ def _verify_table(report: Report) -> Table:
     return table
 
 
-def check_drafter(module: str, options: Mapping[str, Any], console: Console) -> bool:
+def check_drafter(module: str, options: Mapping[str, Any], package: str, console: Console) -> bool:
     """Prints every promise of the contract and whether the module keeps it; True when it keeps all."""
-    from draftboard.measure.contract import run_all, small_target
-
     kept = True
-    loaded = plugins.load(module, SHIPPED)
-    for name, passed, message in run_all(loaded, small_target(), options):
+    for name, passed, message in run_all(plugins.load(module, package), toy_target(), options):
         kept = kept and passed
         console.print(f"{'kept  ' if passed else 'BROKEN'}  {name}  {message}", markup=False, soft_wrap=True)
     return kept

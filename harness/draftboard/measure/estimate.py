@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from draftboard.measure.arms import K_OPTION, bound_options
 from draftboard.measure.plan import Plan
@@ -31,7 +32,7 @@ def cells(plans: Sequence[Plan], store: Store) -> list[Cell]:
 
 
 def _cell(plan: Plan, index: int, known: dict[tuple[str, str, str], float]) -> Cell:
-    spec, task = plan.arms[index], load_task(plan.task, plan.root)
+    spec, task = plan.arms[index], load_task(plan.task, Path(plan.root))
     prompts = task.sample(plan.limit, plan.sampling.seed)
     replies = sum(len(prompt.turns) for prompt in prompts) * plan.repeats
     _, options = bound_options(spec, plan.plugins)

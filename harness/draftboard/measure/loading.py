@@ -8,11 +8,14 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as transformers_logging
 
 from draftboard.errors import UserError
 from draftboard.measure.embedded import EMBEDDED_ID, ensure
 from draftboard.measure.linear import native_bfloat16
 from draftboard.measure.target import TargetModel
+
+transformers_logging.disable_progress_bar()  # a run has its own
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

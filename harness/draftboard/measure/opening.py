@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 from draftboard.errors import UserError
 from draftboard.measure import loading
@@ -44,7 +45,7 @@ class Opened:
 def open_run(plan: Plan, send: Send, errors: Mapping[int, str], before: RunRecord | None) -> Opened:
     """Loads and builds what `plan` names. `errors` are the arms, by index, that already failed; `before` is
     the record of the run that is being continued."""
-    task = load_task(plan.task, plan.root)
+    task = load_task(plan.task, Path(plan.root))
     prompts = task.sample(plan.limit, plan.sampling.seed)
     template = Template(loading.load_tokenizer(loading.resolve_source(plan.target), plan.revision), task)
     target = _target(plan, _needed_context(plan, template, prompts))
@@ -54,7 +55,9 @@ def open_run(plan: Plan, send: Send, errors: Mapping[int, str], before: RunRecor
     for index, spec in enumerate(plan.arms):
         send(Begun(index))
         if index in errors:
-            arms.append(left_out(spec, plan.plugins, errors[index], common, before and before.arms[index]))
+            arms.append(
+                left_out(spec, plan.plugins, errors[index], common, before.arms[index] if before else None)
+            )
         else:
             arms.append(build_arm(spec, plan.plugins, target, sampler, common))
     _refuse_twins(arms)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -44,8 +45,12 @@ class _Death:
     how: str
 
 
-def run_plan(plan: Plan, store: Store, watch: Watcher, *, resume: bool = False) -> Outcome:
+def run_plan(
+    plan: Plan, store: Store, watch: Watcher, *, resume: bool = False, start_method: str = "spawn"
+) -> Outcome:
     """Measures a plan to its end and stores it. `resume` continues the newest interrupted run of the plan.
+
+    `start_method` is multiprocessing's: a spawned worker shares nothing with this process.
 
     Raises UserError when the run cannot start or its baseline fails; KeyboardInterrupt passes through. In
     both cases the journal keeps what was measured.
@@ -54,7 +59,7 @@ def run_plan(plan: Plan, store: Store, watch: Watcher, *, resume: bool = False) 
     with _alone(journal):
         errors = _errors_in(journal)
         while not _closed(journal):
-            death = _one_worker(plan, journal, errors, watch)
+            death = _one_worker(plan, journal, errors, watch, start_method)
             if death is not None:
                 _take_out(plan, journal, errors, death, watch)
         run, arms = assemble(journal)
@@ -96,9 +101,11 @@ def _finished(arm: Arm, traces: list[Trace], error: str | None, closed: Json) ->
     )
 
 
-def _one_worker(plan: Plan, journal: Journal, errors: dict[int, str], watch: Watcher) -> _Death | None:
+def _one_worker(
+    plan: Plan, journal: Journal, errors: dict[int, str], watch: Watcher, start_method: str
+) -> _Death | None:
     """One worker process to its end; None when it finished the run."""
-    context = multiprocessing.get_context("spawn")
+    context: Any = multiprocessing.get_context(start_method)
     ours, theirs = context.Pipe(duplex=False)
     arguments = (plan, journal.path.stem, journal.path, dict(errors), theirs)
     process = context.Process(target=work, args=arguments, daemon=True)

@@ -20,7 +20,7 @@ from draftboard.record.records import RunRecord
 
 
 def work(plan: Plan, run_id: str, journal_path: Path, errors: Mapping[int, str], parent: Connection) -> None:
-    """Measures what the journal lacks and tells `parent`. `errors` are the arms that already failed, by index."""
+    """Measures what the journal lacks and tells `parent`. `errors`: arms that already failed, by index."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C and decides
     try:
         _work(plan, run_id, Journal(journal_path), errors, parent)
