@@ -90,7 +90,7 @@ class NgramDrafter:
     weights = NO_WEIGHTS
 
     def __init__(self, device: torch.device, k: int, min_n: int, max_n: int, newest: bool) -> None:
-        self.device, self.k = device, k
+        self.device, self.num_speculative_tokens = device, k
         self.index_options = (min_n, max_n, newest)
         self.release()
 
@@ -101,7 +101,7 @@ class NgramDrafter:
 
     def propose(self, limit: int) -> Draft:
         """The continuation of the longest match, or nothing."""
-        tokens = self.index.continuation(min(limit, self.k))
+        tokens = self.index.continuation(min(limit, self.num_speculative_tokens))
         return Draft(torch.tensor(tokens, dtype=torch.int64, device=self.device))
 
     def commit(self, tokens: Tensor, features: Tensor) -> None:

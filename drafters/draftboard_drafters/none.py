@@ -30,6 +30,7 @@ class Silent:
 
     taps: tuple[int, ...] = ()
     weights = NO_WEIGHTS
+    num_speculative_tokens = 0
 
     def __init__(self, device: torch.device) -> None:
         self.empty = Draft(torch.empty(0, dtype=torch.int64, device=device))
