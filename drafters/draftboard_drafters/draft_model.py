@@ -205,10 +205,13 @@ def _agreeing(drafted: list[int], committed: list[int]) -> int:
     )
 
 
-def _sha256(source: str, revision: str | None) -> str:
-    """Hash of the weight files in the order of their names: for a single file, that file's own sha256."""
+def _sha256(source: str, revision: str | None) -> str | None:
+    """Hash of the weight files in the order of their names: for a single file, that file's own sha256.
+    None where the weights lie in files of another kind."""
     folder = Path(cached_file(source, "config.json", revision=revision)).parent
     files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
+    if not files:
+        return None
     digest = hashlib.sha256()
     for path in files:
         with path.open("rb") as file:
