@@ -12,7 +12,7 @@ from draftboard.judge.metrics import METRICS
 from draftboard.judge.sample import take_sample
 from draftboard.judge.terms import Prediction, predict
 from draftboard.judge.validity import reasons
-from draftboard.record.records import Arm, Card, Origin, RunRecord
+from draftboard.record.records import Arm, Card, Json, Origin, RunRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,12 @@ class Row:
     task: str
     task_title: str
     task_version: int
+    task_sha256: str
     temperature: float
     drafter: str
     card: Card
     k: int | None
+    options: dict[str, Json]
     baseline: bool
     origin: Origin | None
     weight_bytes: int
@@ -122,10 +124,12 @@ def _row(run: RunRecord, baseline: Arm, arm: Arm) -> Row:
         task=run.task.name,
         task_title=run.task.title,
         task_version=run.task.version,
+        task_sha256=run.task.sha256,
         temperature=run.sampling.temperature,
         drafter=arm.drafter,
         card=arm.card,
         k=arm.k,
+        options=arm.options,
         baseline=arm.id == run.baseline,
         origin=arm.weights.origin,
         weight_bytes=arm.weights.bytes,

@@ -1,0 +1,178 @@
+"""The rows of `results`: as a table for the terminal, JSON, CSV, Markdown or Parquet."""
+
+from __future__ import annotations
+
+import html
+import sys
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from draftboard.errors import UserError, unknown
+from draftboard.judge.metrics import BY_NAME
+from draftboard.judge.summary import Row
+from draftboard.show import words
+from draftboard.show.collect import rows_of, verify
+from draftboard.show.export import as_csv, as_json, as_parquet
+from draftboard.show.words import Tone
+
+__all__ = ["FORMATS", "columns", "markdown", "notes", "render", "rows_of", "table", "verify"]
+
+NOTHING = "No results yet; `draftboard run` makes some."
+PLAIN_WIDTH = 160
+
+_STYLES: dict[Tone, str] = {"gain": "green", "loss": "red", "bad": "bold red", "quiet": "dim", "plain": ""}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What a table shows at one place."""
+
+    text: str
+    tone: Tone = "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column for readers, and the field in whose place it stands."""
+
+    title: str
+    field: str
+    cell: Callable[[Row], Cell]
+    right: bool = True
+
+
+def _figure(name: str) -> Column:
+    metric = BY_NAME[name]
+    title = words.with_unit(metric)
+    return Column(title, name, lambda row: Cell(words.figure(getattr(row, name), metric.unit)))
+
+
+def _range(name: str) -> Column:
+    return Column(
+        "95 %",
+        f"{name}_lo",
+        lambda row: Cell(words.interval(getattr(row, f"{name}_lo"), getattr(row, f"{name}_hi")), "quiet"),
+    )
+
+
+def columns(rows: Sequence[Row]) -> tuple[Column, ...]:
+    """The columns of a table of these rows, which decide how an arm must be named."""
+    names = words.names(rows)
+    return (
+        Column("task", "task", lambda row: Cell(row.task), right=False),
+        Column("drafter", "drafter", lambda row: Cell(names[row.arm]), right=False),
+        _figure("acceptance_length"),
+        Column("speedup", "speedup", lambda row: Cell(words.speedup_words(row), words.speedup_tone(row))),
+        _range("speedup"),
+        _figure("tokens_per_s"),
+        _figure("ttft_ms"),
+        _figure("tpot_ms_p50"),
+        Column("lossless", "lossless", lambda row: Cell(row.lossless, words.lossless_tone(row)), right=False),
+        Column("", "valid", _state, right=False),
+    )
+
+
+def _state(row: Row) -> Cell:
+    if row.error:
+        return Cell("failed", "bad")
+    if row.indicative:
+        return Cell("indicative", "quiet")
+    return Cell("") if row.valid else Cell("not valid", "loss")
+
+
+def table(rows: Sequence[Row]) -> RenderableType:
+    """A table for a rich console, one for each target, machine and setting, with its notes below."""
+    return Group(*(part for title, part_rows in _grouped(rows) for part in _one_table(title, part_rows)))
+
+
+def _one_table(title: str, rows: Sequence[Row]) -> Iterable[RenderableType]:
+    shown, shown_columns = Table(title=Text(title), title_justify="left", title_style="bold"), columns(rows)
+    for column in shown_columns:
+        shown.add_column(column.title, justify="right" if column.right else "left")
+    for before, row in zip([None, *rows], rows, strict=False):
+        if before is not None and before.run != row.run:
+            shown.add_section()
+        cells = (column.cell(row) for column in shown_columns)
+        shown.add_row(*(Text(words.visible(cell.text), _STYLES[cell.tone]) for cell in cells))
+    yield shown
+    yield from (Text(words.visible(f"  {note}"), "dim") for note in notes(rows))
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """Every reason against a row, every tie and the reason of each dash; arms that share a note share its
+    line."""
+    names, fields = words.names(rows), {column.field for column in columns(rows)}
+    arms: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        for text in _remarks(row, fields):
+            arms.setdefault((row.task, text), []).append(names[row.arm])
+    return [f"{task}, {'; '.join(dict.fromkeys(found))}: {text}" for (task, text), found in arms.items()]
+
+
+def _remarks(row: Row, fields: Container[str]) -> Iterator[str]:
+    yield from row.reasons
+    if row.lossless == "tie":
+        yield f"tie: {row.lossless_reason}"
+    gaps = {why for field, why in row.missing.items() if field in fields and getattr(row, field) is None}
+    yield from () if row.error else (f"{words.DASH} {gap}" for gap in sorted(gaps))
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """The same tables in Markdown."""
+    parts = []
+    for title, part_rows in _grouped(rows):
+        shown = columns(part_rows)
+        lines = [[_md(column.cell(row).text) for column in shown] for row in part_rows]
+        head = [[_md(column.title) for column in shown], ["--:" if c.right else "---" for c in shown]]
+        body = "\n".join(f"| {' | '.join(line)} |" for line in head + lines)
+        tail = "".join(f"\n- {_md(note)}" for note in notes(part_rows))
+        parts.append(f"**{_md(title)}**\n\n{body}\n" + (f"{tail}\n" if tail else ""))
+    return "\n".join(parts)
+
+
+def _terminal_text(rows: Sequence[Row]) -> str:
+    """The table in the terminal's width and colours; wide and plain where there is no terminal."""
+    console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
+    with console.capture() as captured:
+        console.print(table(rows) if rows else NOTHING)
+    return captured.get()
+
+
+FORMATS: dict[str, Callable[[Sequence[Row]], str | bytes]] = {
+    "table": _terminal_text,
+    "json": as_json,
+    "csv": as_csv,
+    "markdown": markdown,
+    "parquet": as_parquet,
+}
+
+
+def render(rows: Sequence[Row], form: str, out: Path | None = None) -> str:
+    """The rows in one of `FORMATS`: as text, or written to `out` and an empty text. Raises UserError for
+    another format, and for Parquet without a file."""
+    if form not in FORMATS:
+        raise unknown("format", form, FORMATS)
+    made = FORMATS[form](rows)
+    if out is not None:
+        out.write_bytes(made if isinstance(made, bytes) else made.encode())
+        return ""
+    if isinstance(made, bytes):
+        raise UserError(f"{form} is not text; give a file to write with --out")
+    return made
+
+
+def _grouped(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
+    ordered = sorted(rows, key=lambda row: (words.settings(row), row.fingerprint))
+    groups = groupby(ordered, key=lambda row: (words.settings(row), row.fingerprint))
+    return [(title, list(group)) for (title, _), group in groups]
+
+
+def _md(text: str) -> str:
+    escaped = html.escape(words.visible(text), quote=False)
+    return "".join(f"\\{c}" if c in "\\|`*_[]" else c for c in escaped)

@@ -1,0 +1,125 @@
+"""One record in the terminal: its figures, its verdicts and one of its replies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from draftboard.errors import UserError, unknown
+from draftboard.judge.lossless import Verdict
+from draftboard.judge.metrics import METRICS, measure
+from draftboard.judge.positions import by_position
+from draftboard.judge.sample import take_sample
+from draftboard.judge.summary import Row, rows, verdict_of
+from draftboard.judge.terms import fit, predict
+from draftboard.record.records import Arm, RunRecord
+from draftboard.record.store import Store, load
+from draftboard.show import tables, words
+from draftboard.show.explanation import what_if_table
+from draftboard.show.reply import reply
+
+
+def show(store: Store, run: str, arm: str | None, prompt: str | None, console: Console) -> None:
+    """Prints a run (by id, beginning of an id, or folder): all its arms, or one arm (by id, beginning of an
+    id, drafter name or `<drafter>-k<K>`) with the reply to one prompt, by default its first."""
+    folder = Path(run) if Path(run).exists() else store.find(run).path
+    record, arms = load(folder)
+    if arm is None and prompt is None:
+        console.print(words.visible(record.command), tables.table(rows(record, arms)), sep="\n", markup=False)
+        return
+    console.print(arm_record(record, arms, choose_arm(record, arms, arm), prompt))
+
+
+def arm_record(run: RunRecord, arms: Sequence[Arm], arm: Arm, prompt_id: str | None) -> RenderableType:
+    """Everything about one arm, and one of its replies."""
+    baseline = next(one for one in arms if one.id == run.baseline)
+    row = next(row for row in rows(run, arms) if row.arm == arm.id)
+    parts: list[RenderableType] = [_head(run, row), _figures(baseline, arm), *_reasons(row)]
+    parts += [*_lossless(verdict_of(arm)), *_positions(arm), *_terms(baseline, arm)]
+    return Group(*parts, *reply(arm, prompt_id))
+
+
+def choose_arm(run: RunRecord, arms: Sequence[Arm], name: str | None) -> Arm:
+    """The arm a user means; without a name the first that is not the baseline."""
+    if name is None:
+        return next((arm for arm in arms if arm.id != run.baseline), arms[0])
+    exact = [arm for arm in arms if name in (arm.id, arm.drafter, f"{arm.drafter}-k{arm.k}")]
+    matches = exact or [arm for arm in arms if arm.id.startswith(name)]
+    if len(matches) == 1:
+        return matches[0]
+    choices = [f"{arm.drafter}-k{arm.k}" if arm.k else arm.drafter for arm in matches or arms]
+    if not matches:
+        raise unknown("arm", name, choices, f"run {run.id}")
+    raise UserError(f"arm {name!r} is not unique; give one of: {', '.join(choices)}")
+
+
+def _head(run: RunRecord, row: Row) -> Text:
+    stamp = "  indicative" if run.indicative else ""
+    lines = (
+        f"{words.arm_name(row)} on {row.task_title}{stamp}",
+        words.settings(row),
+        f"run {run.id}, {run.created_utc}, {row.prompts} prompts, {row.replies} replies",
+        f"reproduce: {run.command}",
+    )
+    return Text("\n".join(map(words.visible, lines)))
+
+
+def _figures(baseline: Arm, arm: Arm) -> Table:
+    table = Table("figure", "value", "95 %", "")
+    table.columns[1].justify = "right"
+    found = measure(baseline, arm)
+    for metric in METRICS:
+        estimate = found[metric.name]
+        spread = (words.figure(x, metric.unit) for x in (estimate.lo, estimate.hi))
+        shown = words.DASH.join(spread) if estimate.lo is not None else ""
+        why = (estimate.missing or "") if estimate.value is None else ""
+        value = words.figure(estimate.value, metric.unit)
+        table.add_row(words.with_unit(metric), value, shown, Text(words.visible(why), "dim"))
+    return table
+
+
+def _reasons(row: Row) -> list[Text]:
+    return [Text(f"not valid: {words.visible(reason)}", "red") for reason in row.reasons]
+
+
+def _lossless(verdict: Verdict) -> list[Text]:
+    lines = [Text(words.visible(f"lossless: {verdict.kind}, {verdict.reason}"))]
+    for judged in verdict.divergences:
+        d = judged.divergence
+        gap = "unknown" if d.gap_ulp is None else f"{d.gap_ulp:.3g} ulp"
+        place = f"{d.prompt_id} turn {d.turn} repeat {d.repeat} token {d.position}"
+        kind = "bug" if judged.bug else "tie"
+        lines.append(
+            Text(words.visible(f"  {kind}: {place}: {d.baseline_token} or {d.arm_token}, gap {gap}"))
+        )
+    return lines
+
+
+def _positions(arm: Arm) -> list[RenderableType]:
+    positions = by_position(arm.traces)
+    if not positions:
+        return []
+    table = Table("position", "proposed", "accepted", "of all drafts", "of those tested")
+    for p in positions:
+        shares = (words.figure(p.unconditional, ""), words.figure(p.conditional, ""))
+        table.add_row(str(p.position), str(p.proposed), str(p.accepted), *shares)
+    return [table]
+
+
+def _terms(baseline: Arm, arm: Arm) -> list[RenderableType]:
+    sample = take_sample(baseline, arm)
+    terms, tried = fit(sample), predict(sample)
+    if terms is None or arm.id == baseline.id:
+        return []
+    if tried.predicted is None or tried.measured is None:
+        return [what_if_table(terms), Text(f"formula on unseen prompts: {tried.missing}", "dim")]
+    line = (
+        f"formula on unseen prompts: predicted {tried.predicted:.2f}x, measured {tried.measured:.2f}x, "
+        f"residual {tried.residual_pct:+.1f} %; with their own acceptance length "
+        f"{tried.predicted_at_own_length:.2f}x, {tried.residual_at_own_length_pct:+.1f} %"
+    )
+    return [what_if_table(terms), Text(line)]

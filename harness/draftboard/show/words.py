@@ -1,0 +1,94 @@
+"""How figures and rows read, the same in the terminal, in files and on the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from draftboard.judge.estimates import Metric
+from draftboard.judge.summary import Row
+from draftboard.record.store import parse_utc
+
+DASH = "–"
+
+Tone = Literal["plain", "gain", "loss", "bad", "quiet"]
+
+_FORMATS = {
+    "x": "{:.2f}x",
+    "tokens/round": "{:.2f}",
+    "tokens/s": "{:.1f}",
+    "ms": "{:.2f}",
+    "ms/round": "{:.2f}",
+    "": "{:.1%}",
+}
+
+
+def figure(value: float | None, unit: str) -> str:
+    """A figure in its unit's number of digits; a dash for an unknown one."""
+    return DASH if value is None else _FORMATS[unit].format(value)
+
+
+def with_unit(metric: Metric) -> str:
+    """A metric's title, with its unit where the figure does not carry it."""
+    return f"{metric.title}, {metric.unit}" if metric.unit.startswith("ms") else metric.title
+
+
+def interval(lo: float | None, hi: float | None) -> str:
+    """A 95 % interval of lengths or factors; empty when unknown."""
+    return "" if lo is None or hi is None else f"{lo:.2f}{DASH}{hi:.2f}"
+
+
+def speedup_tone(row: Row) -> Tone:
+    """A loss is a loss however small; a gain is one when the whole interval says so."""
+    if row.baseline or row.speedup is None:
+        return "plain"
+    if row.speedup < 1:
+        return "loss"
+    return "gain" if row.speedup_lo is not None and row.speedup_lo > 1 else "plain"
+
+
+def speedup_words(row: Row) -> str:
+    """The speedup; one below 1 says in so many words that it is a loss."""
+    slower = " slower" if speedup_tone(row) == "loss" else ""
+    return figure(row.speedup, "x") + slower
+
+
+def lossless_tone(row: Row) -> Tone:
+    """`bug` stands out, `not checked` recedes."""
+    tones: dict[str, Tone] = {"bug": "bad", "not checked": "quiet"}
+    return tones.get(row.lossless, "plain")
+
+
+def arm_name(row: Row) -> str:
+    """The method and its K."""
+    return row.card.label if row.k is None else f"{row.card.label} K={row.k}"
+
+
+def names(rows: Sequence[Row]) -> dict[str, str]:
+    """A name for each arm by its id: method and K, and where those do not tell two arms apart, the options
+    in which they differ."""
+    return {row.arm: arm_name(row) + _difference(row, rows) for row in rows}
+
+
+def _difference(row: Row, rows: Sequence[Row]) -> str:
+    alike = [other.options for other in rows if arm_name(other) == arm_name(row)]
+    differing = (n for n, value in row.options.items() if any(o.get(n) != value for o in alike))
+    shown = ", ".join(f"{name}={row.options[name]}" for name in differing)
+    return f" ({shown})" if shown else ""
+
+
+def settings(row: Row) -> str:
+    """What all rows of one table share."""
+    warmth = "greedy" if row.temperature == 0 else f"temperature {row.temperature:g}"
+    streams = "" if row.concurrency == 1 else f", {row.concurrency} at once"
+    return f"{row.target} in {row.dtype} on {row.device}, {row.engine}, {warmth}{streams}"
+
+
+def day(row: Row) -> str:
+    """The day of the run, in UTC."""
+    return parse_utc(row.created_utc, row.run).date().isoformat()
+
+
+def visible(text: str) -> str:
+    """Text with every character that would not show, or would steer a terminal, spelt out."""
+    return "".join("⏎" if c == "\n" else c if c.isprintable() else repr(c)[1:-1] for c in text)
