@@ -1,0 +1,82 @@
+"""config.json, read strictly: what decides a result is never guessed and never read two ways."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from draftboard.errors import UserError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A checkpoint's configuration; `where` names it in messages. A key whose value is null is absent."""
+
+    data: Mapping[str, Any]
+    where: str
+
+    def __contains__(self, name: str) -> bool:
+        return self.data.get(name) is not None
+
+    def need(self, name: str, kind: type[T]) -> T:
+        """The value of `name`. Raises UserError when it is absent or of another type."""
+        if name not in self:
+            raise UserError(
+                f"{self.where}: config.json has no {name!r}, which decides the result and is never guessed;"
+                " take it from whoever trained the drafter and add it"
+            )
+        return self._checked(name, kind)
+
+    def get(self, name: str, kind: type[T], default: T) -> T:
+        """The value of `name`, or `default` when it is absent. Raises UserError for another type."""
+        return self._checked(name, kind) if name in self else default
+
+    def maybe(self, name: str, kind: type[T]) -> T | None:
+        """The value of `name`, or None when it is absent. Raises UserError for another type."""
+        return self._checked(name, kind) if name in self else None
+
+    def ids(self, name: str) -> tuple[int, ...]:
+        """A list of whole numbers that must be there."""
+        values = self.need(name, list)
+        if not values or any(type(value) is not int for value in values):
+            raise self.wrong(name, "a list of whole numbers", values)
+        return tuple(values)
+
+    def section(self, name: str) -> Config:
+        """The configuration nested under `name`; empty when absent."""
+        return Config(self.get(name, dict, {}), f"{self.where}: {name}")
+
+    def merged(self, name: str) -> Config:
+        """This configuration with the keys nested under `name` beside its own.
+
+        Raises UserError where the two places state different values.
+        """
+        nested = self.section(name)
+        for key in nested.data:
+            if key in self and key in nested and self.data[key] != nested.data[key]:
+                raise UserError(
+                    f"{self.where}: config.json says {key} is {self.data[key]!r} at its top level and"
+                    f" {nested.data[key]!r} in {name}; correct one of them"
+                )
+        stated = {key: value for key, value in nested.data.items() if value is not None}
+        return Config({**self.data, **stated}, self.where)
+
+    def wrong(self, name: str, expected: str, found: Any) -> UserError:
+        """The error for a value that cannot be used."""
+        return UserError(f"{self.where}: config.json has {name} = {found!r}; expected {expected}")
+
+    def refuse(self, what: str, reason: str) -> UserError:
+        """The error for a checkpoint that was recognised and cannot be run."""
+        return UserError(f"{self.where}: recognised as {what}, which cannot be run here: {reason}")
+
+    def _checked(self, name: str, kind: type[T]) -> T:
+        value = self.data[name]
+        if kind is float and type(value) is int:
+            value = float(value)
+        if type(value) is not kind:
+            raise self.wrong(name, kind.__name__, value)
+        checked: T = value
+        return checked
