@@ -303,3 +303,12 @@ def test_options_reach_the_drafter_that_is_checked() -> None:
     names = [o.name for o in contract.run_all(module(build=build), TARGETS["llama"], {"smoothing": 0.5})]
     assert set(found) == {0.5}
     assert len(names) == len(contract.CHECKS) + len(contract.LOSSLESS_K)
+
+
+README = Path(__file__).parent.parent / "drafters" / "README.md"
+
+
+def test_the_readme_names_every_check() -> None:
+    text = README.read_text()
+    names = [check.__name__.removeprefix("check_") for check, _, _ in FAULTS.values()]
+    assert [name for name in names if f"`{name}`" not in text] == []
