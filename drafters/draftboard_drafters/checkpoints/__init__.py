@@ -24,10 +24,10 @@ layer's tensors) and `parallel` (a block drafter's).
 
 from __future__ import annotations
 
-from draftboard_drafters.checkpoints.export import export
-from draftboard_drafters.checkpoints.load import load, load_as
+from draftboard_drafters.checkpoints.exporting import export
+from draftboard_drafters.checkpoints.loader import load, load_as
 from draftboard_drafters.checkpoints.record import Checkpoint, Expected, Parallel, Plan, Serial, Spec
-from draftboard_drafters.checkpoints.serve import Served, serve
+from draftboard_drafters.checkpoints.serving import Served, serve
 
 __all__ = [
     "Checkpoint",

@@ -10,7 +10,7 @@ from torch import Tensor
 from draftboard.drafter import Target
 from draftboard_drafters._layers import Geometry, Rope, Sight
 from draftboard_drafters.checkpoints import parallel
-from draftboard_drafters.checkpoints.load import assemble
+from draftboard_drafters.checkpoints.loader import assemble
 from draftboard_drafters.checkpoints.record import TARGETS, Checkpoint, Expected, Parallel, Plan, Spec
 
 

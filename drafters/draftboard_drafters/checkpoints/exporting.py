@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from draftboard.errors import UserError
 from draftboard_drafters.checkpoints.config import Config
-from draftboard_drafters.checkpoints.load import OWN_SECTION, check_shapes, layout_of
+from draftboard_drafters.checkpoints.loader import OWN_SECTION, check_shapes, layout_of
 from draftboard_drafters.checkpoints.record import Checkpoint, Plan, Spec
 
 
