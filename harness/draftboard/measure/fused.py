@@ -43,6 +43,7 @@ def fits(config: Any) -> bool:
     rope = getattr(config, "rope_parameters", None) or {}
     return (
         config.model_type in FAMILIES
+        and getattr(config, "quantization_config", None) is None
         and config.hidden_act == "silu"
         and rope.get("rope_type", "default") in _FIXED_ROPE
     )

@@ -78,7 +78,7 @@ class ModuleForward:
 
 def _blocks(model: Any) -> nn.ModuleList:
     """The list of decoder layers: the one module list as long as the configuration says."""
-    layers = model.config.num_hidden_layers
+    layers = model.config.get_text_config().num_hidden_layers
     for _, module in model.named_modules():
         if isinstance(module, nn.ModuleList) and len(module) == layers:
             return module
