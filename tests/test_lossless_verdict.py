@@ -126,6 +126,10 @@ def unsound_arms():
             replace(arm, traces=(changed(first, hits=(99, *rounds.hits[1:])), *rest)),
         ),
         "recorded 2 times": (base, replace(arm, traces=(first, *arm.traces))),
+        "no token of the target's, though it is not the last": (
+            base,
+            make_arm([make_trace("p0", [make_round(2, emitted=2), make_round(0)])]),
+        ),
         "pieces for": (base, replace(arm, traces=(replace(first, pieces=()), *rest))),
         "its spans take": (
             base,

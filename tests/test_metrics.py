@@ -287,6 +287,13 @@ def test_a_reply_of_two_tokens_is_right():
     assert found["tpot_ms_p50"].value == pytest.approx(12)
 
 
+def test_no_time_is_no_speed():
+    found = measure(*strangest()["no time on either side"])
+    for name in ("t_target_ms", "speedup", "tokens_per_s", "tpot_ms_p50", "draft_share"):
+        assert found[name].value is None, name
+    assert found["acceptance_length"].value == 2.0
+
+
 def test_a_failed_arm_has_no_figures():
     for name, found in measure(*strangest()["failed"]).items():
         assert (found.value, found.missing) == (None, "the arm failed: out of memory"), name
@@ -372,6 +379,12 @@ def test_even_prompts_predict_the_odd_ones():
     assert found.predicted_at_own_length == pytest.approx(
         odd["acceptance_length"] * even["t_target_ms"] / round_ms
     )
+
+
+def test_prompts_are_numbered_in_the_runs_order_and_not_as_an_arm_came():
+    base, arm = random_arms(6)
+    backwards = replace(arm, traces=arm.traces[::-1])
+    assert predict(take_sample(base, backwards)) == predict(take_sample(base, arm))
 
 
 def test_a_perfect_prediction_has_no_residual_and_a_shifted_clock_has_one():

@@ -155,6 +155,19 @@ def test_a_failed_arm_shows_its_error_and_the_others_are_whole(built):
     assert texts["run-chat/guess4-chat/speedup"].endswith("x")
 
 
+def test_an_arm_without_rounds_has_dashes_with_their_reason(tmp_path):
+    base, arm = random_arms(1, prompts=8)
+    traces = tuple(replace(t, rounds=None, rounds_missing="a server") for t in arm.traces)
+    write(Store(tmp_path), 1, "chat", arms=[base, arm, replace(arm, id="hidden", k=2, traces=traces)])
+    html = site.build(Store(tmp_path), tmp_path / "out", TEMPLATES).read_text()
+    texts = Elements(html).texts
+    assert texts["run-chat/hidden-chat/t_verify_ms"] == "–"
+    assert 'data-key="run-chat/hidden-chat/acceptance_length" title="a server">–<' in html
+    assert texts["run-chat/hidden-chat/speedup"] == texts["run-chat/arm00001-chat/speedup"]
+    assert float(texts["run-chat/arm00001-chat/t_verify_ms"]) > 0
+    assert not re.search(r"\b(nan|inf|None)\b", html[html.index("<body") :], re.I)
+
+
 def test_origin_stamp_losses_and_reasons_are_shown(built):
     texts = Elements(built[1].read_text()).texts
     said = list(texts.values())

@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -15,7 +17,7 @@ from rich.console import Console
 from draftboard.errors import UserError
 from draftboard.judge.summary import Row, rows
 from draftboard.record.store import Store
-from draftboard.show import explanation, reply, tables, trace, words
+from draftboard.show import explanation, layout, reply, tables, trace, words
 from draftboard.show.collect import current
 from draftboard.show.export import FIELDS
 from record_factory import (
@@ -142,6 +144,15 @@ def test_a_dash_comes_with_its_reason():
     assert f"- chat, Guessing K=4: {words.DASH} a server" in text
 
 
+def test_a_figure_without_an_interval_says_why():
+    arms = [make_baseline([plain_trace("p", 9)]), make_arm([make_trace("p", [make_round(1)] * 4)])]
+    row = rows(make_run(arms), arms)[1]
+    assert row.speedup is not None and row.speedup_lo is None
+    assert row.missing["speedup_lo"] == row.missing["speedup_hi"] == "too few prompts for an interval"
+    assert "speedup" not in row.missing
+    assert "chat, Guessing K=4: – too few prompts for an interval" in tables.notes([row])
+
+
 def test_a_tie_is_listed_with_its_gap():
     row = replace(
         some_rows()[1], lossless="tie", lossless_reason="1 of 27 replies part at a tie, 1 ulp apart"
@@ -181,6 +192,8 @@ def test_hostile_names_stay_text():
 
 def test_no_results_say_how_to_make_some():
     assert "draftboard run" in tables.render([], "table")
+    with pytest.raises(UserError, match="no runs to verify"):
+        tables.verify(Store(Path("nowhere")))
     assert json.loads(tables.render([], "json")) == []
 
 
@@ -286,30 +299,37 @@ def explained(tmp_path, target=None, g=None, ks=()) -> str:
     return console.file.getvalue()
 
 
-def cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip("│").split("│")]
+def line_of(text: str, *begin: str) -> list[str]:
+    """The cells of the line whose first cells are these."""
+    lines = (re.split(r"\s{2,}", line.strip()) for line in text.splitlines())
+    return next(cells for cells in lines if tuple(cells[: len(begin)]) == begin)
 
 
 def test_explain_shows_terms_and_the_tile_rule_of_the_target(tmp_path):
     text = explained(tmp_path)
-    arm = next(cells(line) for line in text.splitlines() if "Guessing K=4" in line)
+    arm = line_of(text, "chat", "Guessing K=4")
     row = some_rows()[1]
     assert arm[2:8] == [
         f"{x:.2f}" for x in (row.acceptance_length, row.t_target_ms, row.t_draft_ms, row.t_verify_ms)
     ] + [f"{row.t_other_ms:.2f}", f"{row.speedup:.2f}x"]
     assert "begin at D = 41" in text
-    assert cells(next(line for line in text.splitlines() if line.startswith("│ 4 "))) == [
-        *("4", "15", "1", "11.7%", "1.20x", "below a tile")
-    ]
+    assert line_of(text, "4") == [*("4", "15", "1", "11.7%", "1.20x", "below a tile")]
     assert "Plain decoding" not in text and "K=16" not in text
+
+
+def test_no_figure_is_cut_in_a_narrow_terminal(monkeypatch):
+    """Lines may be longer than the terminal; it wraps them, nothing is replaced by an ellipsis."""
+    monkeypatch.setenv("COLUMNS", "30")
+    wide, narrow = terminal(tables.table(some_rows()), 300), io.StringIO()
+    layout.show(Console(file=narrow, width=30), tables.table(some_rows()))
+    assert narrow.getvalue().splitlines()[2:8] == wide.splitlines()[2:8]
+    assert "…" not in narrow.getvalue()
 
 
 def test_explain_for_a_given_g(tmp_path):
     text = explained(tmp_path, g=8, ks=(31,))
     assert "begin at D = 15" in text
-    assert cells(next(line for line in text.splitlines() if line.startswith("│ 31"))) == [
-        *("31", "256", "2", "100.0%", words.DASH, "on a tile boundary")
-    ]
+    assert line_of(text, "31") == [*("31", "256", "2", "100.0%", words.DASH, "on a tile boundary")]
 
 
 def test_explain_knows_its_targets(tmp_path):

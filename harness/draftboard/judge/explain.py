@@ -91,15 +91,13 @@ class WhatIf:
 
 def what_if(terms: Terms) -> tuple[WhatIf, ...]:
     """The measured terms and single changes of them."""
-    length = terms.acceptance_length
     changes = {
         "as measured": terms,
         "half the draft cost": replace(terms, t_draft_ms=terms.t_draft_ms / 2),
         "a free draft": replace(terms, t_draft_ms=0.0),
         "verification at the price of one token": replace(terms, t_verify_ms=terms.t_target_ms),
         "no cost of the loop": replace(terms, t_other_ms=0.0),
-        "one more token per round": replace(terms, acceptance_length=length + 1),
-        "one token per round less": replace(terms, acceptance_length=length - 1),
+        "one more token per round": replace(terms, acceptance_length=terms.acceptance_length + 1),
     }
     return tuple(
         WhatIf(change, changed, changed.speedup, changed.speedup / terms.speedup)

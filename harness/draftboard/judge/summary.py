@@ -142,7 +142,7 @@ def _row(run: RunRecord, baseline: Arm, arm: Arm) -> Row:
         valid=not against,
         reasons=against,
         error=arm.error,
-        missing={name: e.missing for name, e in found.items() if e.missing},
+        missing=_missing(found),
     )
 
 
@@ -151,3 +151,11 @@ def _values(found: dict[str, Estimate]) -> dict[str, float | None]:
     for name in INTERVALS:
         values |= {f"{name}_lo": found[name].lo, f"{name}_hi": found[name].hi}
     return values
+
+
+def _missing(found: dict[str, Estimate]) -> dict[str, str]:
+    """Why fields are None; an unknown figure has no interval either, so it is named once."""
+    reasons = {name: e.missing for name, e in found.items() if e.value is None and e.missing}
+    bare = [name for name in INTERVALS if found[name].value is not None and found[name].lo is None]
+    ends = {f"{name}_{end}": found[name].missing or "" for name in bare for end in ("lo", "hi")}
+    return reasons | ends

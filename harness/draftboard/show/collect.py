@@ -47,10 +47,12 @@ def current(all_rows: Iterable[Row]) -> list[Row]:
 
 
 def verify(store: Store) -> str:
-    """One line on a store that is sound. Raises UserError for a record that cannot be read, or whose counts
-    and times contradict each other; it names the first."""
+    """One line on a store that is sound. Raises UserError for a store without runs, for a record that cannot
+    be read, and for one whose counts and times contradict each other; it names the first."""
     arm_count, problems = 0, []
     found = [load(stored.path) for stored in store.runs()]
+    if not found:
+        raise UserError(f"{store.root}: no runs to verify; draftboard run makes some")
     for run, arms in found:
         arm_count += len(arms)
         problems += [f"run {run.id}, arm {arm.id}: {what}" for arm in arms for what in unsound(run, arm)]

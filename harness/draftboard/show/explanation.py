@@ -13,9 +13,10 @@ from draftboard.judge.explain import TILE_ROWS, group_size, start_d, tile, what_
 from draftboard.judge.summary import Row
 from draftboard.judge.terms import Terms
 from draftboard.record.store import Store
-from draftboard.show import words
+from draftboard.show import layout, words
 from draftboard.show.collect import RunRows, current, read_all
 
+TERM_HEADS = ("E[L]", "T_target", "T_draft", "T_verify", "T_other", "speedup")
 FORMULA = "speedup = E[L] * T_target / (T_draft + T_verify + T_other), times in ms"
 
 
@@ -25,14 +26,14 @@ def show(
     """Prints the tile rule alone for a given G; else, for each target in the store or the one named, the
     terms of its arms and the tile rule for its G. Raises UserError for a target without results."""
     if g is not None:
-        console.print(tile_table(g, ks, tile_rows))
+        layout.show(console, tile_table(g, ks, tile_rows))
         return
     found = read_all(store)
     targets = dict.fromkeys(one.run.target.id for one in found)
     if target is not None and target not in targets:
         raise unknown("target", target, targets, str(store.root))
     for name in [target] if target else targets:
-        console.print(_explain([one for one in found if one.run.target.id == name], ks, tile_rows))
+        layout.show(console, _explain([one for one in found if one.run.target.id == name], ks, tile_rows))
 
 
 def _explain(runs: Sequence[RunRows], ks: Sequence[int], tile_rows: int) -> RenderableType:
@@ -52,10 +53,8 @@ def terms_of(row: Row) -> Terms | None:
 
 def terms_table(rows: Sequence[Row]) -> RenderableType:
     """The terms of every arm that has them, its break-even length and two changes of its terms."""
-    head = ("task", "drafter", "E[L]", "T_target", "T_draft", "T_verify", "T_other", "speedup")
-    table = Table(*head, "break-even E[L]", "half the draft cost", "one more token")
-    for column in table.columns[2:]:
-        column.justify = "right"
+    heads = ("task", "drafter", *TERM_HEADS, "break-even", "half draft cost", "one more token")
+    table = layout.new_table(heads, "ll" + "r" * 9)
     for row in rows:
         terms = terms_of(row)
         if terms is not None and not row.baseline:
@@ -79,9 +78,7 @@ def _term_cells(t: Terms) -> tuple[str, ...]:
 
 def what_if_table(terms: Terms) -> Table:
     """The terms as measured and single changes of them."""
-    table = Table("what if", "E[L]", "T_target", "T_draft", "T_verify", "T_other", "speedup", "gain")
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = layout.new_table(("what if", *TERM_HEADS, "gain"), "l" + "r" * 7)
     for one in what_if(terms):
         table.add_row(one.change, *_term_cells(one.terms), f"{one.gain - 1:+.0%}")
     table.caption = f"The speedup is 1 at {terms.break_even:.2f} tokens per round."
@@ -97,18 +94,18 @@ def tile_table(
     """The tile rule for G: where to begin, its neighbours and the D asked about, beside the measured time
     of a forward with 1 + D rows over that with 1, where there is one."""
     begin, measured = start_d(g, tile_rows), verify_ms or {}
-    table = Table("D", "rows G(1+D)", "tiles", "fill", "T_verify(1+D) / T_verify(1)", "")
+    table = layout.new_table(("D", "rows", "tiles", "fill", "T_verify(1+D) / T_verify(1)", ""), "rrrrrl")
     for d in sorted({max(begin - 1, 0), begin, begin + 1, *drafts}):
         found, mark = tile(g, d, tile_rows), "  <- begin here" if d == begin else ""
         cost = _relative(measured.get(str(1 + d)), measured.get("1"))
         fill = words.figure(found.fill, "")
         table.add_row(str(d), str(found.rows), str(found.tiles), fill, cost, f"{found.verdict}{mark}")
-    lines = (
-        f"G = {g} query heads per KV head, tiles of {tile_rows} rows: begin at D = {begin} drafts a round,",
-        f"beyond it keep G(1+D) a multiple of {tile_rows}. The rule holds where attention dominates: hold it",
-        "against the measured time of a verification before you trust it.",
+    rule = (
+        f"G = {g} query heads per KV head, tiles of {tile_rows} rows: begin at D = {begin} drafts a round, "
+        f"beyond it keep G(1+D) a multiple of {tile_rows}. The rule is for kernels that attention dominates: "
+        "hold it against the measured time of a verification before you trust it."
     )
-    return Group(*lines, table)
+    return Group(Text(rule), table)
 
 
 def _relative(ms: float | None, one_ms: float | None) -> str:

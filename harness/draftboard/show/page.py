@@ -116,7 +116,7 @@ def make_cell(row: Row) -> Cell | Fact:
         tokens_per_s=_figure(row, "tokens_per_s"),
         terms=(terms[0], terms[1], terms[2]),
         shares=tuple(ms for ms in parts if ms is not None and ms >= 0) if None not in parts else (),
-        lossless=said(f"{key}/lossless", row.lossless, row.lossless_reason, words.lossless_tone(row)),
+        lossless=_lossless(row, key),
         state=_state(row, key),
     )
 
@@ -138,8 +138,13 @@ def _speedup(row: Row) -> Fact:
 def _range(row: Row, name: str) -> Fact:
     lo, hi = getattr(row, f"{name}_lo"), getattr(row, f"{name}_hi")
     value = "" if lo is None else f"{_full(lo)} {_full(hi)}"
-    hint = row.missing.get(name, "95 % interval over prompts")
+    hint = row.missing.get(f"{name}_lo", "95 % interval over prompts")
     return Fact(f"{row.run}/{row.arm}/{name}_interval", value, words.interval(lo, hi), words.visible(hint))
+
+
+def _lossless(row: Row, key: str) -> Fact:
+    text, tone = words.lossless_words(row), words.lossless_tone(row)
+    return said(f"{key}/lossless", text, row.lossless_reason, tone)
 
 
 def _state(row: Row, key: str) -> Fact | None:

@@ -13,6 +13,7 @@ from rich.text import Text
 from draftboard.errors import unknown
 from draftboard.record.records import Arm, Round, Trace
 from draftboard.show import words
+from draftboard.show.layout import new_table
 
 OWN, REJECTED = "bold", "strike red"
 PLACES = ("green", "cyan", "blue", "magenta", "yellow")
@@ -78,9 +79,8 @@ def coloured(trace: Trace, found: Sequence[TextRound]) -> Text:
 
 
 def _round_table(found: Sequence[TextRound]) -> Table:
-    table = Table("round", "accepted", "own", "rejected", "draft ms", "verify ms", "commit ms")
-    for column in table.columns[4:]:
-        column.justify = "right"
+    heads = ("round", "accepted", "own", "rejected", "draft, ms", "verify, ms", "commit, ms")
+    table = new_table(heads, "rlllrrr")
     for number, one in enumerate(found, start=1):
         accepted = Text()
         for place, piece in enumerate(one.accepted):

@@ -10,7 +10,6 @@ from itertools import groupby
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from draftboard.errors import UserError, unknown
@@ -19,6 +18,7 @@ from draftboard.judge.summary import Row
 from draftboard.show import words
 from draftboard.show.collect import rows_of, verify
 from draftboard.show.export import as_csv, as_json, as_parquet
+from draftboard.show.layout import new_table, show
 from draftboard.show.words import Tone
 
 __all__ = ["FORMATS", "columns", "markdown", "notes", "render", "rows_of", "table", "verify"]
@@ -62,9 +62,10 @@ def _range(name: str) -> Column:
 
 
 def columns(rows: Sequence[Row]) -> tuple[Column, ...]:
-    """The columns of a table of these rows, which decide how an arm must be named."""
+    """The columns of a table of these rows, which decide how an arm must be named and whether the state of
+    each row needs a column."""
     names = words.names(rows)
-    return (
+    shown = (
         Column("task", "task", lambda row: Cell(row.task), right=False),
         Column("drafter", "drafter", lambda row: Cell(names[row.arm]), right=False),
         _figure("acceptance_length"),
@@ -72,10 +73,20 @@ def columns(rows: Sequence[Row]) -> tuple[Column, ...]:
         _range("speedup"),
         _figure("tokens_per_s"),
         _figure("ttft_ms"),
-        _figure("tpot_ms_p50"),
-        Column("lossless", "lossless", lambda row: Cell(row.lossless, words.lossless_tone(row)), right=False),
-        Column("", "valid", _state, right=False),
+        Column(
+            "lossless",
+            "lossless",
+            lambda row: Cell(words.lossless_words(row), words.lossless_tone(row)),
+            right=False,
+        ),
     )
+    state = Column("", "valid", _state, right=False)
+    return shown if _stamped(rows) or all(row.valid for row in rows) else (*shown, state)
+
+
+def _stamped(rows: Sequence[Row]) -> bool:
+    """Whether one stamp in the title says what there is to say of every row's state."""
+    return all(row.indicative and not row.error and len(row.reasons) == 1 for row in rows)
 
 
 def _state(row: Row) -> Cell:
@@ -92,15 +103,14 @@ def table(rows: Sequence[Row]) -> RenderableType:
 
 
 def _one_table(title: str, rows: Sequence[Row]) -> Iterable[RenderableType]:
-    shown, shown_columns = Table(title=Text(title), title_justify="left", title_style="bold"), columns(rows)
-    for column in shown_columns:
-        shown.add_column(column.title, justify="right" if column.right else "left")
+    shown = columns(rows)
+    made = new_table([c.title for c in shown], "".join("r" if c.right else "l" for c in shown), title)
     for before, row in zip([None, *rows], rows, strict=False):
         if before is not None and before.run != row.run:
-            shown.add_section()
-        cells = (column.cell(row) for column in shown_columns)
-        shown.add_row(*(Text(words.visible(cell.text), _STYLES[cell.tone]) for cell in cells))
-    yield shown
+            made.add_section()
+        cells = (column.cell(row) for column in shown)
+        made.add_row(*(Text(words.visible(cell.text), _STYLES[cell.tone]) for cell in cells))
+    yield made
     yield from (Text(words.visible(f"  {note}"), "dim") for note in notes(rows))
 
 
@@ -140,7 +150,7 @@ def _terminal_text(rows: Sequence[Row]) -> str:
     """The table in the terminal's width and colours; wide and plain where there is no terminal."""
     console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     with console.capture() as captured:
-        console.print(table(rows) if rows else NOTHING)
+        show(console, table(rows) if rows else NOTHING)
     return captured.get()
 
 
@@ -170,7 +180,8 @@ def render(rows: Sequence[Row], form: str, out: Path | None = None) -> str:
 def _grouped(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
     ordered = sorted(rows, key=lambda row: (words.settings(row), row.fingerprint))
     groups = groupby(ordered, key=lambda row: (words.settings(row), row.fingerprint))
-    return [(title, list(group)) for (title, _), group in groups]
+    listed = [(title, list(group)) for (title, _), group in groups]
+    return [(f"{title}, indicative" if _stamped(found) else title, found) for title, found in listed]
 
 
 def _md(text: str) -> str:

@@ -18,7 +18,7 @@ from draftboard.judge.summary import Row, rows, verdict_of
 from draftboard.judge.terms import fit, predict
 from draftboard.record.records import Arm, RunRecord
 from draftboard.record.store import Store, load
-from draftboard.show import tables, words
+from draftboard.show import layout, tables, words
 from draftboard.show.explanation import what_if_table
 from draftboard.show.reply import reply
 
@@ -29,9 +29,9 @@ def show(store: Store, run: str, arm: str | None, prompt: str | None, console: C
     folder = Path(run) if Path(run).exists() else store.find(run).path
     record, arms = load(folder)
     if arm is None and prompt is None:
-        console.print(words.visible(record.command), tables.table(rows(record, arms)), sep="\n", markup=False)
+        layout.show(console, words.visible(record.command), tables.table(rows(record, arms)))
         return
-    console.print(arm_record(record, arms, choose_arm(record, arms, arm), prompt))
+    layout.show(console, arm_record(record, arms, choose_arm(record, arms, arm), prompt))
 
 
 def arm_record(run: RunRecord, arms: Sequence[Arm], arm: Arm, prompt_id: str | None) -> RenderableType:
@@ -69,8 +69,7 @@ def _head(run: RunRecord, row: Row) -> Text:
 
 
 def _figures(baseline: Arm, arm: Arm) -> Table:
-    table = Table("figure", "value", "95 %", "")
-    table.columns[1].justify = "right"
+    table = layout.new_table(("figure", "value", "95 %", ""), "lrll")
     found = measure(baseline, arm)
     for metric in METRICS:
         estimate = found[metric.name]
@@ -103,7 +102,8 @@ def _positions(arm: Arm) -> list[RenderableType]:
     positions = by_position(arm.traces)
     if not positions:
         return []
-    table = Table("position", "proposed", "accepted", "of all drafts", "of those tested")
+    heads = ("position", "proposed", "accepted", "of all drafts", "of those tested")
+    table = layout.new_table(heads, "rrrrr")
     for p in positions:
         shares = (words.figure(p.unconditional, ""), words.figure(p.conditional, ""))
         table.add_row(str(p.position), str(p.proposed), str(p.accepted), *shares)

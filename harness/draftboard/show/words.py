@@ -53,6 +53,11 @@ def speedup_words(row: Row) -> str:
     return figure(row.speedup, "x") + slower
 
 
+def lossless_words(row: Row) -> str:
+    """The verdict; a dash for the baseline, which is what the others are compared with."""
+    return DASH if row.baseline else row.lossless
+
+
 def lossless_tone(row: Row) -> Tone:
     """`bug` stands out, `not checked` recedes."""
     tones: dict[str, Tone] = {"bug": "bad", "not checked": "quiet"}
