@@ -11,9 +11,13 @@ import torch
 
 from checkpoint_files import DEEPSPEC, SPECULATORS, ZLAB, changed
 from draftboard.drafter import UserError
-from draftboard_drafters import checkpoints
+from draftboard.measure.sampling import Randomness, Sampler
+from draftboard.measure.target import TargetModel
+from draftboard.record.records import Sampling
+from draftboard_drafters import checkpoints, dflash, dspark
+from draftboard_drafters.checkpoints.random import random_block_drafter
 from golden import case, golden_target
-from tiny import tiny_target
+from tiny import tiny_model, tiny_target
 
 
 def test_copies_of_the_targets_tensors_are_not_kept() -> None:
@@ -84,3 +88,27 @@ def test_disagreements_are_warned_about(tmp_path: Path) -> None:
     texts = " ".join(str(one.message) for one in caught)
     assert "asks for 4 tokens a round, the block drafts 5" in texts
     assert "trained on up to 100 positions; beyond that, of 128, drafts may be worse" in texts
+
+
+def test_float16_is_warned_about() -> None:
+    target: Any = tiny_target()
+    target.dtype = torch.float16
+    made = random_block_drafter("dflash", target, block_size=4, anchor_predicts=False)
+    with pytest.warns(UserWarning, match="states overflow float16"):
+        checkpoints.serve(made, target)
+
+
+@pytest.mark.parametrize("module", [dflash, dspark])
+@torch.inference_mode()
+def test_a_drafter_computes_in_the_targets_dtype(module: Any) -> None:
+    model = tiny_model("qwen3").bfloat16()
+    target = TargetModel(model, id="narrow", max_context=64, stop_ids=frozenset(), fused=False)
+    drafter = module.example(target, Sampler(Sampling(1.0), Randomness(0, target.device)))
+    target.begin(drafter.taps)
+    tokens = torch.tensor([3, 1, 4, 1, 5])
+    drafter.prefill(tokens, target.prefill(tokens[:-1])[1])
+    draft = drafter.propose(3)
+    assert drafter.backbone.cache.keys.dtype == torch.bfloat16
+    assert draft.probs is not None and draft.probs.dtype == torch.float32
+    assert draft.probs.sum(-1).tolist() == pytest.approx([1.0] * 3, abs=1e-5)
+    assert drafter.weights.origin == "random"

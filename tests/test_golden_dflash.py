@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from draftboard.drafter import UserError
+from draftboard.measure.sampling import Randomness, Sampler
+from draftboard.record.records import Sampling
 from draftboard_drafters import checkpoints, dflash
 from draftboard_drafters._layers import Rotary, Sight, Vocabulary
 from draftboard_drafters.checkpoints import Checkpoint
@@ -205,6 +207,24 @@ def test_golden_comparison_passes_without_a_fault() -> None:
         found = replay(which, run, maker(loaded(name)))
         check_tokens(run, found)
         check_logits(which, run, found)
+
+
+@torch.inference_mode()
+def test_golden_a_drawn_block_comes_with_its_law() -> None:
+    """At temperature 1 each row is the softmax of the recorded logits, scattered to the target's ids."""
+    which = case("speculators_dflash")
+    run, target = which.run("prompt1"), which.target
+    drafter = maker(loaded(which.name))(target, Sampler(Sampling(1.0), Randomness(0, target.device)))
+    target.begin(drafter.taps)
+    tokens = torch.tensor([*run["prompt_ids"], run["rounds"][0]["anchor_id"]])
+    drafter.prefill(tokens, target.prefill(tokens[:-1])[1])
+    draft = drafter.propose(3)
+    offsets = loaded(which.name).tensors["d2t"]
+    expected = torch.zeros(3, 256)
+    expected[:, offsets + torch.arange(160)] = which.logits["prompt1.round0.draft_logits"][:3].softmax(-1)
+    assert draft.probs is not None and draft.probs.shape == (3, 256)
+    torch.testing.assert_close(draft.probs, expected, atol=1e-3, rtol=0)
+    assert bool((expected.gather(1, draft.tokens[:, None]) > 0).all())
 
 
 def test_golden_more_drafts_than_trained_are_refused() -> None:

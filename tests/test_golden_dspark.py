@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from draftboard.drafter import UserError
-from draftboard.measure.sampling import Randomness, Sampler
-from draftboard.record.records import Sampling
 from draftboard_drafters import checkpoints, dspark
 from draftboard_drafters.checkpoints import Checkpoint
-from draftboard_drafters.checkpoints.random import random_block_drafter
 from golden import TOLERANCE, Make, Replay, Run, case, check_logits, check_tokens, opening, replay, runs
 from test_golden_dflash import block_changed, check_deepspec_conventions, taps_moved
-from tiny import tiny_target
 
 VANILLA, GATED, RNN = (f"deepspec_dspark_{head}" for head in ("vanilla", "gated", "rnn"))
 CASES = (VANILLA, GATED, RNN)
@@ -86,6 +82,18 @@ def test_golden_logits_before_the_markov_head(name: str) -> None:
     for number in range(4):
         expected = which.logits[f"prompt0.round{number}.base_logits"]
         torch.testing.assert_close(bases[number], expected, atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_golden_dspark_in_speculators_layout(name: str, tmp_path: Path) -> None:
+    """The same weights written for speculators draft the same."""
+    which = case(name)
+    checkpoints.export(loaded(name), tmp_path, "speculators")
+    run = opening(which.run("prompt1"), 6)
+    found = replay(which, run, maker(checkpoints.load_as("dspark", str(tmp_path))))
+    check_tokens(run, found)
+    assert check_logits(which, run, found) > 0
+    check_confidence(run, found)
 
 
 Fault = Callable[[pytest.MonkeyPatch, Checkpoint], Checkpoint]
@@ -163,67 +171,21 @@ def test_golden_catches_confidence_from_the_wrong_token() -> None:
         check_confidence(run, found)
 
 
-def random_drafter(temperature: float, threshold: float = 0.0, **block: Any) -> dspark.DSpark:
-    """A random drafter after a short prompt on a tiny target."""
-    target = tiny_target("qwen3")
-    sampler = Sampler(Sampling(temperature), Randomness(3, target.device))
-    options = {"block_size": 4, "anchor_predicts": True, "markov": "vanilla", "markov_rank": 4, **block}
-    checkpoint = random_block_drafter("dspark", target, **options)
-    drafter = dspark.DSpark(checkpoint, target, sampler, None, threshold)
-    target.begin(drafter.taps)
-    tokens = torch.tensor([3, 1, 4, 1, 5])
-    drafter.prefill(tokens, target.prefill(tokens[:-1])[1])
-    return drafter
-
-
-@pytest.mark.parametrize("markov", ["vanilla", "gated", "rnn"])
 @torch.inference_mode()
-def test_the_law_is_the_corrected_one(markov: str) -> None:
-    """At temperature 1 the law of x_k is the softmax of U_k + bias after x_{k-1}, not that of U_k."""
-    drafter = random_drafter(1.0, markov=markov)
-    draft = drafter.propose(4)
-    assert draft.probs is not None
-    hidden = drafter.backbone.block()
-    base, state = drafter.vocabulary.logits(hidden), hidden.new_zeros(1, 4)
-    before = torch.cat([drafter.backbone.anchor, draft.tokens[:-1]])
-    for k in range(4):
-        latent, state = drafter.markov.latent(drafter.previous[before[k : k + 1]], hidden[k : k + 1], state)
-        corrected = base[k] + drafter.bias(latent)[0]
-        torch.testing.assert_close(draft.probs[k], corrected.softmax(-1), atol=1e-5, rtol=1e-4)
-        assert (draft.probs[k] - base[k].softmax(-1)).abs().max() > 1e-3
-
-
-@torch.inference_mode()
-def test_a_cut_does_not_look_at_what_it_cuts() -> None:
-    """Confidence k is the same whatever token k and those after it were drawn."""
-    drafter = random_drafter(1.0, confidence="hidden and previous token")
-    by_prefix: dict[tuple[int, ...], Tensor] = {}
-    for _ in range(60):
-        draft = drafter.propose(4)
-        assert draft.confidence is not None
-        for k in range(4):
-            prefix = tuple(draft.tokens[:k].tolist())
-            known = by_prefix.setdefault(prefix, draft.confidence[k])
-            torch.testing.assert_close(known, draft.confidence[k])
-    assert len({len(prefix) for prefix in by_prefix}) == 4
-
-
-@torch.inference_mode()
-def test_a_threshold_cuts_before_the_first_doubtful_draft() -> None:
-    whole = random_drafter(0.0, confidence="hidden").propose(4)
-    assert whole.confidence is not None
-    for threshold in sorted(whole.confidence.tolist()) + [1.0]:
-        sure = [c >= threshold for c in whole.confidence.tolist()]
-        expected = sure.index(False) if False in sure else 4
-        cut = random_drafter(0.0, threshold, confidence="hidden").propose(4)
-        assert cut.tokens.tolist() == whole.tokens[:expected].tolist()
-        assert cut.confidence is not None and len(cut.confidence) == expected
-
-
-@pytest.mark.parametrize(
-    ("threshold", "confidence", "message"),
-    [(0.5, None, "has no confidence head"), (1.5, "hidden", "has a confidence between 0 and 1")],
-)
-def test_a_threshold_without_meaning_is_refused(threshold: float, confidence: Any, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        random_drafter(0.0, threshold, confidence=confidence)
+def test_golden_a_reduced_vocabulary_is_corrected_and_scattered() -> None:
+    """W1 has a row for every target id, W2 and the head one for every draft id."""
+    which, known = case(VANILLA), torch.arange(3, 256, 5)
+    run, full = which.run("prompt1"), loaded(VANILLA)
+    rows = {n: full.tensors[n][known] for n in ("lm_head.weight", "markov_head.markov_w2.weight")}
+    tensors = {**full.tensors, **rows, "d2t": known - torch.arange(len(known))}
+    reduced = dataclasses.replace(full, draft_vocab_size=len(known), tensors=tensors)
+    found = replay(which, opening(run, 2), maker(reduced))
+    base = which.logits["prompt1.round0.draft_logits"][0, known]
+    torch.testing.assert_close(found.recorder.seen(0)[0], base, atol=TOLERANCE, rtol=0)
+    first = found.drafts[0].tokens
+    assert int(first[0]) == int(known[base.argmax()])
+    assert set(first.tolist()) <= set(known.tolist())
+    w1, w2 = (full.tensors[f"markov_head.markov_{w}.weight"].float() for w in ("w1", "w2"))
+    shift = (w1[first[0]] - w1[run["rounds"][0]["block_draft_ids"][0]]) @ w2[known].T
+    second = which.logits["prompt1.round0.draft_logits"][1, known] + shift
+    torch.testing.assert_close(found.recorder.seen(0)[1], second, atol=TOLERANCE, rtol=0)

@@ -82,6 +82,8 @@ def _disagreements(checkpoint: Checkpoint, target: Target) -> Iterator[str]:
         yield f"trained on up to {limit} positions; beyond that, of {target.max_context}, drafts may be worse"
     if target.num_layers in checkpoint.taps:
         yield "it taps the last block, which engines hand out raw or normed; it gets the raw output"
+    if target.dtype is torch.float16:
+        yield "some targets' states overflow float16, and acceptance collapses; bfloat16 is safe"
 
 
 def _copies(placed: Mapping[str, Tensor], target: Target) -> list[str]:
