@@ -78,6 +78,9 @@ def test_a_failed_arm_and_the_baseline_are_not_checked():
     assert verdict_of(base).kind == "not checked"
     failed = verdict_of(replace(arm, error="out of memory", losslessness=None))
     assert (failed.kind, failed.reason) == ("not checked", "the arm failed: out of memory")
+    assert verdict_of(replace(arm, error="out of memory")).kind == "not checked"
+    wrong = facts(replace(TIE, gap_ulp=80.0))
+    assert verdict_of(replace(arm, error="out of memory", losslessness=wrong)).kind == "bug"
 
 
 # Validity

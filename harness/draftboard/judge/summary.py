@@ -96,12 +96,14 @@ def rows(run: RunRecord, arms: Sequence[Arm]) -> list[Row]:
 
 
 def verdict_of(arm: Arm) -> Verdict:
-    """The lossless verdict of an arm; its baseline has nothing to be compared with."""
+    """The lossless verdict of an arm. The baseline has nothing to be compared with, and a failed arm can be
+    shown to be wrong by the replies it gave, but not to be right."""
     if arm.id == arm.baseline:
         return Verdict("not checked", "the baseline is what the others are compared with")
-    if arm.error and arm.losslessness is None:
-        return Verdict("not checked", f"the arm failed: {arm.error}")
-    return judge_lossless(arm.losslessness)
+    found = judge_lossless(arm.losslessness)
+    if arm.error and found.kind != "bug":
+        return Verdict("not checked", f"the arm failed: {arm.error}", found.divergences)
+    return found
 
 
 def _row(run: RunRecord, baseline: Arm, arm: Arm) -> Row:
