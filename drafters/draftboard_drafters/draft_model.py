@@ -23,10 +23,9 @@ from torch.nn.functional import pad
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils.hub import cached_file
 
-from draftboard.drafter import Card, Claim, Draft, Drafter, DraftSampler, Target, UserError, Weights
+from draftboard.drafter import Card, Claim, Draft, Drafter, DraftSampler, Origin, Target, UserError, Weights
 from draftboard.measure.loading import DEFAULT_CONTEXT, load_target, resolve_dtype, resolve_source
 from draftboard.measure.target import TargetModel
-from draftboard.record.records import Origin
 
 _NVIDIA = "articles about NVIDIA's selection table of 2 Sep 2026"
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from draftboard.errors import UserError
-from draftboard.record.records import Card, Claim, Weights
+from draftboard.record.records import Card, Claim, Origin, Weights
 
 __all__ = [
     "FINAL_NORM",
@@ -32,6 +32,7 @@ __all__ = [
     "Draft",
     "DraftSampler",
     "Drafter",
+    "Origin",
     "Target",
     "UserError",
     "Weights",
@@ -49,7 +50,7 @@ class Draft:
     """One round's guesses.
 
     `tokens` int64 [K], K may be 0. `probs` float32 [K, V] is exactly the distribution each token was drawn
-    from, or None when every token was certain (n-gram lookup, an argmax): a point mass.
+    from, or None when every token was certain (a lookup in the text, an argmax): a point mass.
     `confidence` float32 [K], where a method predicts which guesses will pass.
     """
 
@@ -101,15 +102,19 @@ class Target(Protocol):
     @property
     def config(self) -> Any:
         """The target's transformers configuration."""
+
     @property
     def tokenizer(self) -> Any:
         """The target's transformers tokenizer, or None for a target without one."""
+
     @property
     def max_context(self) -> int:
         """Positions its cache holds."""
+
     @property
     def vocab_size(self) -> int:
         """V: rows of its logits. Rows past the tokenizer's last id are padding."""
+
     @property
     def hidden_size(self) -> int: ...
     @property

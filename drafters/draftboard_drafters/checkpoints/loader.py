@@ -12,8 +12,8 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
+from draftboard.drafter import Origin
 from draftboard.errors import UserError, unknown
-from draftboard.record.records import Origin
 from draftboard_drafters.checkpoints import layouts
 from draftboard_drafters.checkpoints.config import Config
 from draftboard_drafters.checkpoints.files import open_checkpoint

@@ -8,8 +8,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from draftboard.drafter import FINAL_NORM
-from draftboard.record.records import Origin
+from draftboard.drafter import FINAL_NORM, Origin
 from draftboard_drafters._layers import Geometry, Rope, Sight
 
 Shapes = Mapping[str, tuple[int, ...]]
