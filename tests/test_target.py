@@ -54,6 +54,7 @@ UNKNOWN_TO_FUSED: dict[str, tuple[str, Changes]] = {
     "phi": ("phi", {}),
     "olmo2": ("olmo2", {}),
     "gpt2": ("gpt2", {}),
+    "opt": ("opt", {}),
     "gemma2": ("gemma2", {"sliding_window": 256}),
     "cohere2": ("cohere2", {"sliding_window": 256}),
     "llama-gelu": ("llama", {"hidden_act": "gelu"}),
@@ -86,7 +87,7 @@ def as_target(model: Any, forward: str = "fused", max_context: int = 128, **opti
 
 def norm_of(model: Any) -> nn.Module:
     names = ("norm", "final_layernorm", "final_layer_norm", "ln_f")
-    return next(child for name, child in model.base_model.named_children() if name in names)
+    return next(child for name, child in model.get_decoder().named_children() if name in names)
 
 
 def afresh(model: Any, ids: list[int]) -> tuple[Tensor, Tensor]:

@@ -55,8 +55,8 @@ def test_a_record_counts_query_heads_where_none_are_shared() -> None:
 
 
 def test_a_model_without_a_known_shape_is_refused_in_one_line() -> None:
-    with pytest.raises(UserError, match=r"OPTForCausalLM has no final norm under a known name"):
-        TargetModel(tiny_model("opt"), id="tiny", max_context=8)
+    with pytest.raises(UserError, match=r"MptForCausalLM has no final norm under a known name"):
+        TargetModel(tiny_model("mpt"), id="tiny", max_context=8)
     model = tiny_model("gpt_neox")
     model.config.num_hidden_layers = 5
     with pytest.raises(UserError, match=r"GPTNeoXForCausalLM has no list of 5 decoder layers"):

@@ -157,7 +157,6 @@ def _model(source: str, revision: str | None, dtype: torch.dtype, device: torch.
             source,
             revision=revision,
             dtype=dtype,
-            attn_implementation="sdpa",
             trust_remote_code=False,
             output_loading_info=True,
         )

@@ -55,7 +55,7 @@ class ModuleForward:
             for handle in handles:
                 handle.remove()
         logits = output.logits[0]
-        width = self.model.config.hidden_size
+        width = self.model.config.get_text_config().hidden_size
         features = (
             torch.stack([caught[tap] for tap in taps], dim=1)
             if taps
@@ -79,7 +79,7 @@ class ModuleForward:
 def _blocks(model: Any) -> nn.ModuleList:
     """The list of decoder layers: the one module list as long as the configuration says."""
     layers = model.config.get_text_config().num_hidden_layers
-    for _, module in model.named_modules():
+    for module in model.get_decoder().modules():
         if isinstance(module, nn.ModuleList) and len(module) == layers:
             return module
     raise UserError(
@@ -88,11 +88,11 @@ def _blocks(model: Any) -> nn.ModuleList:
 
 
 def _final_norm(model: Any) -> nn.Module:
-    """The norm after the last block: a direct child of the trunk, named as transformers names it."""
-    trunk = model.base_model
+    """The norm after the last block: a direct child of the decoder, named as transformers names it."""
+    decoder = model.get_decoder()
     for name in ("norm", "final_layernorm", "final_layer_norm", "ln_f"):
-        if isinstance(getattr(trunk, name, None), nn.Module):
-            module: nn.Module = getattr(trunk, name)
+        if isinstance(getattr(decoder, name, None), nn.Module):
+            module: nn.Module = getattr(decoder, name)
             return module
     raise UserError(
         f"{type(model).__name__} has no final norm under a known name; such a target cannot be tapped"

@@ -45,7 +45,8 @@ class TargetModel:
 
         `stop_ids` defaults to the model's own. `fused` False forces the module's own forward.
         """
-        self.id, self.revision, self.config, self.tokenizer = id, revision, model.config, tokenizer
+        self.id, self.revision, self.tokenizer = id, revision, tokenizer
+        self.config = model.config.get_text_config()
         self.dtype, self.device = model.dtype, model.device
         self.max_context = max_context
         self.stop_ids = model_stop_ids(model) if stop_ids is None else stop_ids
@@ -131,5 +132,5 @@ def model_stop_ids(model: Any) -> frozenset[int]:
     """The ids that end this model's replies, by its generation settings, else by its configuration."""
     generation = getattr(model, "generation_config", None)
     ids = getattr(generation, "eos_token_id", None)
-    ids = model.config.eos_token_id if ids is None else ids
+    ids = model.config.get_text_config().eos_token_id if ids is None else ids
     return frozenset() if ids is None else frozenset([ids] if isinstance(ids, int) else ids)
