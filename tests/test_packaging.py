@@ -182,3 +182,60 @@ def test_any_other_skip_fails_a_strict_run_too(inner: pytest.Pytester) -> None:
     result = inner.runpytest_inprocess("--strict-tools", "--allow-missing", "no-such-tool")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["NOT RUN (*no_such_package*): test_other.py"])
+
+
+DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "harness/README.md")]
+
+
+def code_in(text: str) -> str:
+    """What a document sets as code: fenced blocks and `spans`."""
+    return "\n".join(re.findall(r"```.*?```|`[^`\n]+`", text, re.DOTALL))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_documents_name_only_commands_verbs_and_files_that_exist(document: Path) -> None:
+    from typer.main import get_command
+
+    from draftboard.cli import app
+
+    text = document.read_text()
+    commands = vars(get_command(app))["commands"]
+    assert set(re.findall(r"\bdraftboard ([a-z-]+)", code_in(text))) <= set(commands)
+    assert set(re.findall(r"\bmake ([a-z]+)", code_in(text))) <= set(TARGETS)
+    linked = [link.split("#")[0] for link in re.findall(r"\]\(([^)]+)\)", text)]
+    assert [link for link in linked if not (document.parent / link).exists()] == []
+
+
+def test_the_readme_names_only_flags_that_run_has() -> None:
+    from typer.main import get_command
+
+    from draftboard.cli import app
+
+    flags = {flag for option in vars(get_command(app))["commands"]["run"].params for flag in option.opts}
+    text = (ROOT / "README.md").read_text()
+    overrides = text[text.index("a flag overrides") : text.index("The baseline always runs")]
+    used = re.findall(r"draftboard run(.*?)(?:#|$)", text, re.MULTILINE)
+    assert set(re.findall(r"--[a-z-]+", overrides + " ".join(used))) <= flags
+
+
+def test_the_drafter_in_the_readme_guesses_and_leaves_the_text_alone(tmp_path: Path) -> None:
+    import torch
+
+    from draftboard.measure import plugins
+    from draftboard.measure.clock import Clock
+    from draftboard.measure.decode import decode
+    from draftboard.measure.sampling import Randomness, Sampler
+    from draftboard.record.records import Sampling
+    from tiny import plain_greedy, tiny_model, tiny_target
+
+    example = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert example
+    file = tmp_path / "readme_echo.py"
+    file.write_text(example[1])
+    target = tiny_target()
+    sampler = Sampler(Sampling(), Randomness(0, target.device))
+    drafter = plugins.load(str(file), "draftboard_drafters").build(target, sampler)
+    prompt, clock = torch.tensor([3, 1, 4]), Clock(target.device)
+    reply = decode(target, drafter, prompt, sampler, clock, max_new_tokens=20)
+    assert list(reply.token_ids) == plain_greedy(tiny_model(), [3, 1, 4], 20)
+    assert sum(reply.rounds.proposed) > 0
