@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -45,7 +45,7 @@ class Opened:
 def open_run(plan: Plan, send: Send, errors: Mapping[int, str], before: RunRecord | None) -> Opened:
     """Loads and builds what `plan` names. `errors` are the arms, by index, that already failed; `before` is
     the record of the run that is being continued."""
-    task = load_task(plan.task, Path(plan.root))
+    task = _task(plan)
     prompts = task.sample(plan.limit, plan.sampling.seed)
     template = Template(loading.load_tokenizer(loading.resolve_source(plan.target), plan.revision), task)
     target = _target(plan, _needed_context(plan, template, prompts))
@@ -93,6 +93,12 @@ def run_record(run_id: str, opened: Opened) -> RunRecord:
     )
 
 
+def _task(plan: Plan) -> Task:
+    """The task as this run puts it. Its hash stays: what the run overrides is in the arms' ids."""
+    task = load_task(plan.task, Path(plan.root))
+    return task if plan.thinking is None else replace(task, thinking=plan.thinking)
+
+
 def _target(plan: Plan, max_context: int) -> TargetModel:
     device = loading.resolve_device(plan.device)
     return loading.load_target(
@@ -116,8 +122,8 @@ def _needed_context(plan: Plan, template: Template, prompts: Sequence[Prompt]) -
 
 def _common(plan: Plan, task: Task, target: TargetModel) -> list[object]:
     """What all arms of a run share of the facts that decide a result."""
-    dtype = loading.dtype_name(target.dtype)
-    return ["torch", plan.target, plan.revision, task.sha256, dtype, plan.sampling, plan.max_new_tokens]
+    dtype, asked = loading.dtype_name(target.dtype), [plan.max_new_tokens, task.thinking]
+    return ["torch", plan.target, plan.revision, task.sha256, dtype, plan.sampling, *asked]
 
 
 def _generation(opened: Opened) -> Generation:

@@ -32,6 +32,8 @@ class Plan:
     warmup: int
     sampling: Sampling
     arms: tuple[ArmSpec, ...]
+    thinking: bool | None = None
+    """The chat template's thinking flag, over the task's own; None leaves it to the task."""
     command: str = ""
 
     @property
@@ -60,6 +62,7 @@ def plans(suite: Suite, root: str, command: str, device: str = "auto") -> list[P
             warmup=suite.warmup,
             sampling=Sampling(suite.temperature, suite.top_k, suite.top_p, suite.seed),
             arms=suite.arms,
+            thinking=suite.thinking,
             command=command,
         )
         for task in suite.tasks

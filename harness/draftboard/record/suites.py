@@ -76,6 +76,8 @@ class Suite:
     temperature: float = 0.0
     top_k: int | None = None
     top_p: float | None = None
+    thinking: bool | None = None
+    """The thinking flag of the target's chat template, over the tasks' own; None leaves it to them."""
     indicative: bool = False
     """True when the suite is too short for its figures to be quoted."""
 
