@@ -12,7 +12,7 @@ from draftboard.judge.metrics import METRICS
 from draftboard.judge.sample import take_sample
 from draftboard.judge.terms import Prediction, predict
 from draftboard.judge.validity import reasons
-from draftboard.record.records import Arm, Card, Json, Origin, RunRecord
+from draftboard.record.records import Arm, Card, Generation, Json, Origin, RunRecord, Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,8 @@ class Row:
     task_version: int
     task_sha256: str
     temperature: float
+    sampling: Sampling
+    generation: Generation
     drafter: str
     card: Card
     k: int | None
@@ -128,6 +130,8 @@ def _row(run: RunRecord, baseline: Arm, arm: Arm) -> Row:
         task_version=run.task.version,
         task_sha256=run.task.sha256,
         temperature=run.sampling.temperature,
+        sampling=run.sampling,
+        generation=run.generation,
         drafter=arm.drafter,
         card=arm.card,
         k=arm.k,

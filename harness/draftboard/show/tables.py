@@ -15,7 +15,7 @@ from rich.text import Text
 from draftboard.errors import UserError, unknown
 from draftboard.judge.metrics import BY_NAME
 from draftboard.judge.summary import Row
-from draftboard.show import words
+from draftboard.show import published, words
 from draftboard.show.collect import rows_of, verify
 from draftboard.show.export import as_csv, as_json, as_parquet
 from draftboard.show.layout import new_table, show
@@ -129,6 +129,7 @@ def _remarks(row: Row, fields: Container[str]) -> Iterator[str]:
     yield from row.reasons
     if row.lossless == "tie":
         yield f"tie: {row.lossless_reason}"
+    yield from () if row.error else published.remarks(row)
     gaps = {why for field, why in row.missing.items() if field in fields and getattr(row, field) is None}
     yield from () if row.error else (f"{words.DASH} {gap}" for gap in sorted(gaps))
 
