@@ -38,7 +38,7 @@ smoke: $(READY) ## run every step of a measurement on 2 prompts per task, keep n
 
 test: $(READY) ## run the tests; ends by naming what was NOT RUN
 	@echo "test: running the tests (make proof runs their exhaustive form)"
-	@$(BIN)/python -m pytest -m "not proof"
+	@$(BIN)/python -m pytest
 
 proof: $(READY) ## run the exhaustive form of the tests (long)
 	@echo "proof: running the exhaustive tests"
