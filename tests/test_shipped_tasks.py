@@ -29,6 +29,13 @@ def test_a_shipped_task_loads_whole(name: str) -> None:
     assert all(row["licence"] and row["source"] for row in shipped_rows(name))
 
 
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_readme_states_the_hash_of_what_ships(name: str) -> None:
+    readme = (ROOT / "tasks" / "README.md").read_text(encoding="utf-8")
+    row = next(line for line in readme.split("\n") if line.startswith(f"| [{name}]("))
+    assert f"`{load_task(name, ROOT).sha256[:12]}`" in row
+
+
 def test_chat_asks_both_turns_in_eight_equal_categories() -> None:
     prompts = load_task("chat", ROOT).prompts
     assert {len(prompt.turns) for prompt in prompts} == {2}
@@ -62,7 +69,7 @@ def test_reformat_rows_are_what_the_generator_makes(monkeypatch: pytest.MonkeyPa
 
 def test_no_function_of_code_comes_back_in_copy() -> None:
     problems = [prompt.turns[0].partition('"""')[0] for prompt in load_task("code", ROOT).prompts]
-    functions = {problem.rpartition("def ")[2].partition("(")[0] for problem in problems}
-    assert len(functions) > 150
+    signatures = {"def " + problem.rpartition("def ")[2].partition("\n")[0] for problem in problems}
+    assert len(signatures) > 150 and "def has_close_elements(numbers" in " ".join(signatures)
     asked = [row["turns"][0] for row in shipped_rows("copy")]
-    assert [name for name in functions if any(f"def {name}(" in text for text in asked)] == []
+    assert [one for one in signatures if any(one in text for text in asked)] == []
