@@ -173,7 +173,7 @@ def test_a_chosen_arm_keeps_the_options_of_the_suite(suite: Suite) -> None:
     [
         ("smoke", 2, 16, True, [4, 8]),
         ("quick", 6, 96, True, [4, 8]),
-        ("standard", 32, 128, False, [2, 4, 8]),
+        ("standard", 32, 128, False, [3, 7]),
     ],
 )
 def test_the_shipped_suites_are_what_the_documents_say(
