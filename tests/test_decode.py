@@ -87,8 +87,8 @@ def test_full_rounds_for_200_tokens_also_after_forced_misses() -> None:
 
 def test_more_guesses_than_the_limit_are_a_fault_of_the_drafter() -> None:
     target = tiny_target()
-    with pytest.raises(DrafterFault, match=r"propose\(4\) returned 6 guesses; expected at most 4"):
-        run(target, Scripted(oracle(TEXT, 6), obedient=False), 6)
+    with pytest.raises(DrafterFault, match=r"propose\(4\) returned 5 guesses; expected at most 4"):
+        run(target, Scripted(oracle(TEXT, 5), obedient=False), 6)
 
 
 def test_a_drafter_is_told_every_token_once_and_in_order() -> None:

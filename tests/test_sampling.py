@@ -176,9 +176,10 @@ def test_top_p_keeps_the_token_that_reaches_it_and_always_the_likeliest() -> Non
     assert probabilities(logits, top_p=0.79).tolist() == pytest.approx([0.625, 0.375, 0, 0])
     assert probabilities(logits, top_p=0.81).tolist() == pytest.approx([50 / 95, 30 / 95, 15 / 95, 0])
     assert probabilities(logits, top_p=1e-9).tolist() == [1, 0, 0, 0]
+    assert probabilities([3.0, 3.0], top_p=0.5).count_nonzero() == 1
 
 
-@pytest.mark.parametrize("temperature", [1e-3, 1e-8, 1e-30])
+@pytest.mark.parametrize("temperature", [1e-3, 1e-8, 1e-36])
 def test_a_tiny_temperature_is_the_argmax_and_never_nan(temperature: float) -> None:
     logits = [88.0, -700.0, 88.5, 3e4, 2.9e4, -torch.inf]
     assert probabilities(logits, temperature=temperature).tolist() == [0, 0, 0, 1, 0, 0]

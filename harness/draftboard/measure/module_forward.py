@@ -25,7 +25,6 @@ class ModuleForward:
         self.cache = ModuleCache(len(self.blocks), capacity)
         parameters = inspect.signature(model.forward).parameters
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"
-        self._keeps_last = "logits_to_keep" in parameters
 
     def embed(self, ids: Tensor) -> Tensor:
         """Input embeddings [n, H] of ids [n]."""
@@ -46,11 +45,9 @@ class ModuleForward:
         """Appends ids [m] to the cache. Returns logits [m or 1, V] and features [m, L, H]."""
         caught: dict[int, Tensor] = {}
         handles = [self._hook(tap, caught) for tap in taps]
-        options = {"logits_to_keep": 1} if last_only and self._keeps_last else {}
+        options = {self._cache_name: self.cache, "logits_to_keep": int(last_only)}
         try:
-            output = self.model(
-                input_ids=ids[None], use_cache=True, **{self._cache_name: self.cache}, **options
-            )
+            output = self.model(input_ids=ids[None], use_cache=True, **options)
         finally:
             for handle in handles:
                 handle.remove()
@@ -61,7 +58,7 @@ class ModuleForward:
             if taps
             else logits.new_empty(len(ids), 0, width)
         )
-        return logits[-1:] if last_only else logits, features
+        return logits, features
 
     def _hook(self, tap: int, caught: dict[int, Tensor]) -> Any:
         def keep(value: Any) -> None:
