@@ -84,6 +84,6 @@ def test_a_cache_with_room_for_all_but_the_last_token_is_enough(script: Script) 
     target = tiny_target(max_context=len(PROMPT) + 20 - 1)
     check(run(target, Watched(target, script), 20), 20)
     with pytest.raises(
-        UserError, match=r"context of \d+ tokens does not fit the cache of 24; raise --max-context"
+        UserError, match=r"context of \d+ tokens does not fit the cache of 24; shorten"
     ):
         run(target, Scripted(script), 21)

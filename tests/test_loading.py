@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -56,8 +57,10 @@ def edit_config(folder: Path, **changes: Any) -> None:
 
 
 def test_a_folder_with_everything_loads(tmp_path: Path) -> None:
-    target = load(save_tiny_folder(tmp_path), revision="main")
-    assert (target.id, target.revision, target.forward.name) == (str(tmp_path), "main", "fused")
+    target = load(save_tiny_folder(tmp_path))
+    sha256 = hashlib.sha256((tmp_path / "model.safetensors").read_bytes()).hexdigest()
+    assert (target.id, target.forward.name) == (tmp_path.name, "fused")
+    assert target.revision == f"sha256:{sha256[:12]}", "a folder is pinned by its weights"
     assert (target.max_context, target.length, target.dtype) == (1024, 0, torch.float32)
     assert target.tokenizer.decode(target.tokenizer.encode("Grüße")) == "Grüße"
 
@@ -77,7 +80,7 @@ def test_a_broken_tokenizer_is_not_taken_for_none(tmp_path: Path, name: str) -> 
 def test_dtype_and_context_are_as_asked(tmp_path: Path) -> None:
     target = load(saved(tmp_path), dtype=torch.bfloat16, max_context=40)
     assert (target.dtype, target.max_context) == (torch.bfloat16, 40)
-    refused(lambda: load(tmp_path, max_context=257), "--max-context 257", "limit of 256")
+    refused(lambda: load(tmp_path, max_context=257), "may need 257 positions", "limit of 256")
 
 
 def test_a_model_with_a_long_limit_gets_the_default_context(tmp_path: Path) -> None:
@@ -231,9 +234,7 @@ def test_a_window_narrower_than_the_context_is_refused_with_the_way_out(
     config = AutoConfig.for_model(family, **changes)
     refuse_uncuttable(config, 32)
     if slides:
-        refused(
-            lambda: refuse_uncuttable(config, 33), family, "sliding window of 32", "--max-context 32 or less"
-        )
+        refused(lambda: refuse_uncuttable(config, 33), family, "sliding window of 32", "may need 33")
     else:
         refuse_uncuttable(config, 33)
 

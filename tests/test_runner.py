@@ -13,7 +13,7 @@ import pytest
 
 from draftboard.errors import UserError
 from draftboard.measure import runner
-from draftboard.measure.events import Begun, Event, Failed, Ready, Replied
+from draftboard.measure.events import Begun, Event, Failed, Note, Ready, Replied
 from draftboard.measure.plan import Plan
 from draftboard.record.records import Arm, RunRecord, Sampling
 from draftboard.record.store import Store, load
@@ -225,3 +225,123 @@ def test_begun_precedes_every_reply(plan: Plan, tmp_path: Path) -> None:
     for before, event in itertools.pairwise(events):
         if isinstance(event, Replied):
             assert before == Begun(event.arm)
+
+
+def test_a_bfloat16_run_proves_two_prompts_in_float32(plan: Plan, tmp_path: Path) -> None:
+    record, (plain, lookup) = run(dataclasses.replace(plan, dtype="bfloat16"), tmp_path)
+    assert record.dtype == "bfloat16"
+    facts = lookup.losslessness
+    assert facts is not None
+    assert (facts.float32_compared, facts.float32_identical) == (2, 2)
+    assert facts.compared == 6 == facts.identical + len(facts.divergences)
+    assert plain.losslessness is not None and plain.losslessness.not_checked
+
+
+def test_running_out_of_memory_is_an_arms_error_with_advice() -> None:
+    import torch
+
+    from draftboard.measure.arms import describe
+
+    assert describe(torch.OutOfMemoryError("tried to allocate 2 GiB")) == (
+        "out of memory: tried to allocate 2 GiB; use a smaller K, fewer arms or a shorter context"
+    )
+
+
+def test_verification_is_timed_for_each_number_of_rows(plan: Plan, tmp_path: Path) -> None:
+    record, _ = run(dataclasses.replace(plan, limit=1), tmp_path)
+    assert list(record.verify_ms) == ["1", "2", "4", "8", "16", "32"]
+    assert all(ms > 0 for ms in record.verify_ms.values())
+
+
+def test_a_run_killed_while_closing_is_stored_on_resume(plan: Plan, tmp_path: Path) -> None:
+    class AtTheEnd(Events):
+        def __call__(self, event: Event) -> None:
+            super().__call__(event)
+            if isinstance(event, Note):
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(plan, tmp_path, AtTheEnd())
+    events = Events()
+    _, arms = run(plan, tmp_path, events, resume=True)
+    assert not any(isinstance(event, Replied) for event in events)
+    assert [len(arm.traces) for arm in arms] == [6, 6]
+
+
+def test_two_processes_do_not_write_one_journal(plan: Plan, tmp_path: Path) -> None:
+    class Rival(Events):
+        def __call__(self, event: Event) -> None:
+            super().__call__(event)
+            if isinstance(event, Replied) and not self.refused:
+                self.refused = True
+                with pytest.raises(UserError, match="another process"):
+                    run(plan, tmp_path, resume=True)
+
+        refused = False
+
+    rival = Rival()
+    run(plan, tmp_path, rival)
+    assert rival.refused
+
+
+def test_a_failed_arm_does_not_cost_a_bfloat16_run_its_end(plan: Plan, tmp_path: Path) -> None:
+    arms = (PLAIN, odd("raising", rounds=30), LOOKUP, odd("dying", rounds=400))
+    _, (_, raising, lookup, dying) = run(dataclasses.replace(plan, dtype="bfloat16", arms=arms), tmp_path)
+    assert raising.error is not None and lookup.error is None and dying.error is None
+    assert lookup.losslessness is not None and lookup.losslessness.float32_compared == 2
+    assert dying.losslessness is not None and dying.losslessness.float32_compared == 2
+
+
+def test_an_arm_that_could_not_be_built_stays_out_on_resume(plan: Plan, tmp_path: Path) -> None:
+    missing = ArmSpec("draft_model", 2, {"model": str(tmp_path / "nowhere")})
+    broken = dataclasses.replace(plan, arms=(PLAIN, missing, LOOKUP))
+    with pytest.raises(KeyboardInterrupt):
+        run(broken, tmp_path, Interrupt())
+    save_tiny_folder(tmp_path / "nowhere")
+    _, (plain, never, lookup) = run(broken, tmp_path, resume=True)
+    assert never.error is not None and never.traces == ()
+    assert len(plain.traces) == len(lookup.traces) == 6
+
+
+def test_a_run_whose_prompts_changed_is_not_continued(plan: Plan, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(plan, tmp_path, Interrupt())
+    file = tmp_path / "tasks" / "small" / "prompts.jsonl"
+    file.write_text(file.read_text().replace("more", "less"))
+    with pytest.raises(UserError, match="start anew without --resume"):
+        run(plan, tmp_path, resume=True)
+
+
+def test_progress_counts_living_arms_only(plan: Plan, tmp_path: Path) -> None:
+    arms = (PLAIN, odd("dying", rounds=30), LOOKUP)
+    events = Events()
+    run(dataclasses.replace(plan, arms=arms), tmp_path, events)
+    last = [event for event in events if isinstance(event, Ready)][-1]
+    after = events[events.index(last) :]
+    assert last.replies == sum(isinstance(event, Replied) for event in after)
+
+
+def test_a_run_stored_but_not_cleared_is_cleared_on_resume(plan: Plan, tmp_path: Path) -> None:
+    class AtTheEnd(Events):
+        def __call__(self, event: Event) -> None:
+            super().__call__(event)
+            if isinstance(event, Note):
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(plan, tmp_path, AtTheEnd())
+    (path,) = runner.interrupted_runs(Store(tmp_path / "results"))
+    copy = path.with_suffix(".copy")
+    copy.write_bytes(path.read_bytes())
+    first, _ = run(plan, tmp_path, resume=True)
+    copy.rename(path)
+    again, _ = run(plan, tmp_path, resume=True)
+    assert again.id == first.id and not runner.interrupted_runs(Store(tmp_path / "results"))
+
+
+def test_records_name_no_folder_of_the_user(plan: Plan, tmp_path: Path, target: str) -> None:
+    draft = ArmSpec("draft_model", 2, {"model": target})
+    record, _ = run(dataclasses.replace(plan, arms=(PLAIN, draft, odd("lying")), limit=1), tmp_path)
+    assert record.target.id == Path(target).name and (record.target.revision or "").startswith("sha256:")
+    for file in (tmp_path / "results").glob("*/*/*.json"):
+        assert str(tmp_path.parent) not in file.read_text() and str(ODD) not in file.read_text()

@@ -13,7 +13,6 @@ length, so that a fully accepted round (whose last guess was never fed) is no sp
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 from transformers import AutoConfig, AutoModelForCausalLM
-from transformers.utils.hub import cached_file
 
 from draftboard.drafter import Card, Claim, Draft, Drafter, DraftSampler, Origin, Target, UserError, Weights
-from draftboard.measure.loading import DEFAULT_CONTEXT, load_target, resolve_dtype, resolve_source
+from draftboard.measure.loading import (
+    DEFAULT_CONTEXT,
+    load_target,
+    resolve_dtype,
+    resolve_source,
+    weights_sha256,
+)
 from draftboard.measure.target import TargetModel
 
 _NVIDIA = "articles about NVIDIA's selection table of 2 Sep 2026"
@@ -127,7 +131,7 @@ def build(
         max_context=target.max_context if target.max_context > DEFAULT_CONTEXT else None,
     )
     origin: Origin | None = None if Path(source).is_dir() else "published"
-    weights = Weights(loaded.weight_bytes, _sha256(source, revision), origin)
+    weights = Weights(loaded.weight_bytes, weights_sha256(source, revision), origin)
     return DraftModel(target, sampler, loaded, num_speculative_tokens, weights)
 
 
@@ -202,18 +206,3 @@ def _agreeing(drafted: list[int], committed: list[int]) -> int:
     return next(
         (i for i, (ours, theirs) in enumerate(pairs) if ours != theirs), min(len(drafted), len(committed))
     )
-
-
-def _sha256(source: str, revision: str | None) -> str | None:
-    """Hash of the weight files in the order of their names: for a single file, that file's own sha256.
-    None where the weights lie in files of another kind."""
-    folder = Path(cached_file(source, "config.json", revision=revision)).parent
-    files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
-    if not files:
-        return None
-    digest = hashlib.sha256()
-    for path in files:
-        with path.open("rb") as file:
-            while chunk := file.read(1 << 22):
-                digest.update(chunk)
-    return digest.hexdigest()

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from draftboard.record.tasks import load_task
 from transformers import AutoModelForCausalLM
 
 from draftboard.measure import loading, plugins
@@ -35,6 +34,7 @@ from draftboard.measure.prompts import Template
 from draftboard.measure.sampling import Randomness, Sampler
 from draftboard.measure.target import TargetModel
 from draftboard.record.records import Sampling
+from draftboard.record.tasks import load_task
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOKUP_K = 10
@@ -125,56 +125,76 @@ def prompt_ids(target: TargetModel, task: str, count: int, category: str | None 
     return [torch.tensor(template.ids(one.turns[:1], []), device=target.device) for one in prompts]
 
 
-def main() -> None:
-    """Runs both contests and prints the ratios."""
+def race_plain(target: TargetModel, model: Any, given: argparse.Namespace) -> Contest:
+    """The baseline beside transformers' greedy generate."""
+    contenders = {
+        "ours": ours(target, "none", given.tokens),
+        "transformers generate": theirs(model, given.tokens),
+    }
+    prompts = prompt_ids(target, "chat", given.prompts)
+    return contest("plain decoding on chat", contenders, prompts, given.repeats)
+
+
+def race_lookup(target: TargetModel, model: Any, given: argparse.Namespace) -> Contest:
+    """N-gram look-up beside transformers' prompt look-up: with our defaults, and by transformers' own rule
+    (the same n-grams, the leftmost match), where the drafts are the same and only the loops differ."""
+    k = {"num_speculative_tokens": LOOKUP_K}
+    contenders = {
+        "ours, n-gram": ours(target, "ngram", given.tokens, **k),
+        "ours, transformers' rule": ours(target, "ngram", given.tokens, **k, max_n=2, policy="first"),
+        "transformers prompt lookup": theirs(
+            model, given.tokens, prompt_lookup_num_tokens=LOOKUP_K, max_matching_ngram_size=2
+        ),
+    }
+    prompts = prompt_ids(target, "copy", given.prompts, "verbatim")
+    return contest(f"n-gram look-up on copy, K = {LOOKUP_K}", contenders, prompts, given.repeats)
+
+
+def load(given: argparse.Namespace) -> tuple[TargetModel, Any]:
+    """Our target and transformers' model over the same weights."""
+    device = loading.resolve_device()  # the first GPU, which is the current one, or the CPU
+    dtype = loading.resolve_dtype(given.dtype, device)
+    source = loading.resolve_source(given.target)
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, attn_implementation="sdpa")
+    model = model.to(device).eval()
+    tokenizer = loading.load_tokenizer(source)
+    return TargetModel(model, id=given.target, max_context=2048, tokenizer=tokenizer), model
+
+
+def options() -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--target", default=EMBEDDED_ID)
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--prompts", type=int, default=3)
-    given = parser.parse_args()
+    return parser.parse_args()
 
-    device = loading.resolve_device()
-    dtype = loading.resolve_dtype(given.dtype, device)
-    source = loading.resolve_source(given.target)
-    model = (
-        AutoModelForCausalLM.from_pretrained(source, dtype=dtype, attn_implementation="sdpa")
-        .to(device)
-        .eval()
-    )
-    tokenizer = loading.load_tokenizer(source)
-    target = TargetModel(model, id=given.target, max_context=2048, tokenizer=tokenizer)
+
+def main() -> None:
+    """Runs both contests and prints the ratios."""
+    given = options()
+    target, model = load(given)
     busy, began = BusyMeter(), time.monotonic()
-
-    plain = {"ours": ours(target, "none", given.tokens), "transformers generate": theirs(model, given.tokens)}
-    chat = contest("plain decoding on chat", plain, prompt_ids(target, "chat", given.prompts), given.repeats)
-    lookup = {
-        "ours, n-gram": ours(target, "ngram", given.tokens, num_speculative_tokens=LOOKUP_K),
-        "transformers prompt lookup": theirs(model, given.tokens, prompt_lookup_num_tokens=LOOKUP_K),
-    }
-    verbatim = prompt_ids(target, "copy", given.prompts, "verbatim")
-    copy = contest(f"n-gram look-up on copy, K = {LOOKUP_K}", lookup, verbatim, given.repeats)
-
+    chat, copy = race_plain(target, model, given), race_lookup(target, model, given)
     chat.show()
     copy.show()
-    floor_ms = target.weight_bytes / read_bandwidth(device, dtype) * 1e3
+    floor_ms = target.weight_bytes / read_bandwidth(target.device, target.dtype) * 1e3
     for reason in busy.reasons():
         print(f"warning: {reason}; repeat on a quiet machine")
-    print(
-        f"\n{torch.get_num_threads()} threads, {loading.dtype_name(dtype)}, {time.monotonic() - began:.0f} s"
-    )
-    print(
-        json.dumps(
-            {
-                "baseline_vs_transformers": chat.ratio("transformers generate", "ours"),
-                "ngram_copy_vs_prompt_lookup": copy.ratio("transformers prompt lookup", "ours, n-gram"),
-                "assisted_vs_transformers": None,
-                "baseline_share_of_floor": round(floor_ms / statistics.median(chat.paces["ours"]), 3),
-                "baseline_vs_vllm_cpu": None,
-            }
-        )
-    )
+    name = loading.dtype_name(target.dtype)
+    print(f"\n{torch.get_num_threads()} threads, {name}, {time.monotonic() - began:.0f} s")
+    lookup = "transformers prompt lookup"
+    result = {
+        "baseline_vs_transformers": chat.ratio("transformers generate", "ours"),
+        "ngram_copy_vs_prompt_lookup": copy.ratio(lookup, "ours, n-gram"),
+        "ngram_copy_same_rule_vs_prompt_lookup": copy.ratio(lookup, "ours, transformers' rule"),
+        "assisted_vs_transformers": None,
+        "baseline_share_of_floor": round(floor_ms / statistics.median(chat.paces["ours"]), 3),
+        "baseline_vs_vllm_cpu": None,
+    }
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

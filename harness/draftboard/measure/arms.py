@@ -11,7 +11,7 @@ from draftboard.drafter import NO_WEIGHTS, Drafter, DraftSampler, Target, Weight
 from draftboard.errors import UserError
 from draftboard.measure import plugins
 from draftboard.measure.decode import DrafterFault
-from draftboard.record.ids import digest
+from draftboard.record.ids import digest, without_folders
 from draftboard.record.records import Arm, Card, Validity
 from draftboard.record.suites import ArmSpec
 
@@ -30,10 +30,15 @@ class LiveArm:
     id: str = ""
 
     @property
+    def name(self) -> str:
+        """The drafter's name, without the folders of a file."""
+        return without_folders(self.spec.drafter).rpartition("/")[2]
+
+    @property
     def label(self) -> str:
         """The arm as a person names it: drafter and K."""
         k = self.options.get(K_OPTION)
-        return self.spec.drafter if k is None else f"{self.spec.drafter} K={k}"
+        return self.name if k is None else f"{self.name} K={k}"
 
     @property
     def weights(self) -> Weights:
@@ -45,7 +50,7 @@ class LiveArm:
         return Arm(
             id=self.id,
             run=run,
-            drafter=self.spec.drafter.rpartition("/")[2],
+            drafter=self.name,
             card=self.card,
             k=self.options.get(K_OPTION),
             options=self.options,
@@ -87,16 +92,22 @@ def build_arm(
             arm.options = {**options, K_OPTION: arm.drafter.num_speculative_tokens}
     except Exception as error:
         arm.error = describe(error)
-    arm.id = digest([common, spec.drafter, arm.options, arm.weights.sha256])
+    arm.options = _published(arm.options)
+    arm.id = digest([common, arm.name, arm.options, arm.weights.sha256])
     return arm
+
+
+def _published(options: dict[str, Any]) -> dict[str, Any]:
+    """Options as a record holds them; a checkpoint's content is named by the weights' hash."""
+    return {name: without_folders(v) if isinstance(v, str) else v for name, v in options.items()}
 
 
 def left_out(spec: ArmSpec, plugins_package: str, error: str, common: Any, id: str | None) -> LiveArm:
     """An arm that failed in an earlier worker process: not built again, and still a row under its old id."""
     module, options = bound_options(spec, plugins_package)
-    return LiveArm(
-        spec, module.CARD, options, error=error, id=id or digest([common, spec.drafter, options, None])
-    )
+    arm = LiveArm(spec, module.CARD, _published(options), error=error)
+    arm.id = id or digest([common, arm.name, arm.options, None])
+    return arm
 
 
 def rebuilt(arm: LiveArm, plugins_package: str, target: Target, sampler: DraftSampler) -> Drafter:
@@ -110,6 +121,7 @@ def rebuilt(arm: LiveArm, plugins_package: str, target: Target, sampler: DraftSa
 def describe(error: BaseException) -> str:
     """An arm's error in one line, with what to do where that is known."""
     text = str(error).strip().split("\n", maxsplit=1)[0] or "no message"
+    text = without_folders(text)
     if isinstance(error, (UserError, DrafterFault)):
         return text
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):

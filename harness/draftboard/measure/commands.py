@@ -66,6 +66,8 @@ def run_plans(chosen: Sequence[Plan], results: Path, console: Console, *, resume
     """Runs plans one after the other; returns what failed. A plan that fails does not stop the others."""
     store, failures = Store(results), []
     _mention_interrupted(store, console, resume)
+    if resume:
+        chosen = _from_interruption(chosen, store, console)
     for plan in chosen:
         try:
             with Progress(console, Path(plan.task).stem) as watch:
@@ -79,6 +81,15 @@ def run_plans(chosen: Sequence[Plan], results: Path, console: Console, *, resume
         failures += [f"{plan.task}: {error}" for error in outcome.errors]
         console.print(f"wrote {outcome.folder}", markup=False, soft_wrap=True)
     return failures
+
+
+def _from_interruption(chosen: Sequence[Plan], store: Store, console: Console) -> Sequence[Plan]:
+    """The plans from the interrupted one on: those before it were finished, since plans run in order."""
+    for index, plan in enumerate(chosen):
+        if runner.interrupted(plan, store) is not None:
+            return chosen[index:]
+    console.print("nothing to resume: no interrupted run of this plan; starting anew")
+    return chosen
 
 
 def _mention_interrupted(store: Store, console: Console, resume: bool) -> None:

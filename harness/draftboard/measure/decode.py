@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from draftboard.drafter import Draft, Drafter
+from draftboard.drafter import Drafter
 from draftboard.measure.clock import Clock, Span
 from draftboard.measure.sampling import Sampler
 from draftboard.measure.target import TargetModel
@@ -35,14 +35,15 @@ class Reply:
 class _OpenRound:
     """A round as measured; turned into a `Round` after the last one, when reading costs nothing."""
 
-    draft: Draft
+    tokens: Tensor
+    confidence: Tensor | None
     hits: int
     emitted: int
     spans: tuple[Span, Span, Span]
 
     def close(self) -> Round:
-        ids = tuple(self.draft.tokens.tolist())
-        certain = self.draft.confidence
+        ids = tuple(self.tokens.tolist())
+        certain = self.confidence
         times = [round(span.ms, 4) for span in self.spans]
         return Round(
             proposed=len(ids),
@@ -119,7 +120,8 @@ def _rounds(
         with clock.span("commit") as committing:
             drafter.commit(committed, features[: len(new)])
         last = committed[-1:]
-        rounds.append(_OpenRound(draft, verdict.hits, len(new), (drafting, verifying, committing)))
+        spans = drafting, verifying, committing
+        rounds.append(_OpenRound(draft.tokens, draft.confidence, verdict.hits, len(new), spans))
     return rounds, "stop_token" if ids[-1] in target.stop_ids else "length"
 
 

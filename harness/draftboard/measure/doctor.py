@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from draftboard.measure.bandwidth import read_bandwidth
-from draftboard.measure.closing import VERIFY_ROWS, verify_curve
+from draftboard.measure.curve import VERIFY_ROWS, verify_curve
 from draftboard.measure.loading import dtype_name, load_target, resolve_device, resolve_dtype
 from draftboard.measure.machine import BusyMeter, environment
 from draftboard.record.records import Environment, TargetRef

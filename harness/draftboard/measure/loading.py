@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
+from transformers.utils.hub import cached_file
 
 from draftboard.errors import UserError
 from draftboard.measure.embedded import EMBEDDED_ID, ensure
@@ -27,16 +29,21 @@ _REWIND_TOLERANCE = 1e-2
 
 
 def resolve_device(name: str = "auto") -> torch.device:
-    """The device that `name` means; `auto` is the first GPU, else the CPU. Raises UserError."""
+    """The device that `name` means; `auto` is the first GPU, else the CPU.
+
+    Raises UserError for a device that is not there or that the clock cannot time.
+    """
     gpus = torch.cuda.device_count()
     if name == "auto":
-        return torch.device("cuda", 0) if gpus else torch.device("cpu")
+        name = "cuda:0" if gpus else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError as error:
         raise UserError(f"device {name!r} is not known; choose auto, cpu, cuda or cuda:N") from error
     if device.type == "cuda" and (device.index or 0) >= gpus:
         raise UserError(f"device {name!r} is not there; torch sees {gpus} GPUs: choose auto, cpu or cuda:N")
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"device {name!r} cannot be timed here; choose auto, cpu, cuda or cuda:N")
     return device
 
 
@@ -68,6 +75,8 @@ def load_target(
     `max_context` positions are allocated (default: the model's own limit or 4096, whichever is smaller).
     Raises UserError for a model that cannot be found, loaded or rewound.
     """
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # events and synchronisation go by the current device
     source = resolve_source(name)
     config = _config(source, revision)
     context = _context(config, max_context)
@@ -75,11 +84,40 @@ def load_target(
     model = _model(source, revision, dtype, device)
     if getattr(model, "_is_stateful", False):
         raise _uncuttable(config, "it keeps a recurrent state")
+    id, revision = identity(name, source, config, revision)
     target = TargetModel(
-        model, id=name, revision=revision, max_context=context, tokenizer=load_tokenizer(source, revision)
+        model, id=id, revision=revision, max_context=context, tokenizer=load_tokenizer(source, revision)
     )
     check_rewind(target)
     return target
+
+
+def identity(name: str, source: str, config: Any, revision: str | None) -> tuple[str, str | None]:
+    """The id and revision that a record gives a target: equal on every machine, without the user's folders.
+
+    A hub id is pinned by its commit, a folder by the hash of its weights; the embedded target by its name.
+    """
+    if name == EMBEDDED_ID:
+        return name, revision
+    if not Path(source).is_dir():
+        return name, getattr(config, "_commit_hash", None) or revision
+    sha256 = weights_sha256(source)
+    return Path(source).resolve().name, None if sha256 is None else f"sha256:{sha256[:12]}"
+
+
+def weights_sha256(source: str, revision: str | None = None) -> str | None:
+    """Hash of a model's weight files in the order of their names: for a single file, that file's own sha256.
+    None where the weights lie in files of another kind."""
+    folder = Path(cached_file(source, "config.json", revision=revision)).parent
+    files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
+    if not files:
+        return None
+    digest = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            while chunk := file.read(1 << 22):
+                digest.update(chunk)
+    return digest.hexdigest()
 
 
 def resolve_source(name: str) -> str:
@@ -102,7 +140,8 @@ def refuse_uncuttable(config: Any, max_context: int) -> None:
     if window and slides and window < max_context:
         raise UserError(
             f"target of type {config.model_type} attends to a sliding window of {window} positions, whose"
-            f" ring buffer cannot be rolled back once it is full; use --max-context {window} or less"
+            f" ring buffer cannot be rolled back once it is full, and the run may need {max_context};"
+            " ask for shorter prompts or fewer --max-new-tokens"
         )
 
 
@@ -183,7 +222,10 @@ def _cannot_load(source: str, error: Exception) -> UserError:
 def _context(config: Any, asked: int | None) -> int:
     limit = int(getattr(config, "max_position_embeddings", None) or DEFAULT_CONTEXT)
     if asked is not None and asked > limit:
-        raise UserError(f"--max-context {asked} is more than the target's own limit of {limit}")
+        raise UserError(
+            f"the longest conversation may need {asked} positions, more than the target's limit of {limit};"
+            " ask for shorter prompts or fewer --max-new-tokens"
+        )
     return min(limit, DEFAULT_CONTEXT) if asked is None else asked
 
 

@@ -7,11 +7,11 @@ import time
 import psutil
 import torch
 
-from draftboard.record.environment import read_cpu, read_environment
+from draftboard.record.environment import read_cpu, read_environment, usable_cores
 from draftboard.record.records import Environment
 
 BUSY_SHARE = 0.1
-"""Share of all cores that other processes may use before a run's times are called disturbed."""
+"""Share of our cores' time that other processes may use before a run's times are called disturbed."""
 
 
 def environment(device: torch.device) -> Environment:
@@ -34,7 +34,7 @@ class BusyMeter:
 
     def reasons(self) -> tuple[str, ...]:
         """Why the run's times should not be trusted; nothing when the machine was quiet."""
-        passed = (time.monotonic() - self._begun) * (psutil.cpu_count() or 1)
+        passed = (time.monotonic() - self._begun) * usable_cores()
         others = (_busy_seconds() - self._all) - (_own_seconds() - self._own)
         share = others / passed if passed else 0.0
         if share <= BUSY_SHARE:

@@ -53,12 +53,12 @@ def open_run(plan: Plan, send: Send, errors: Mapping[int, str], before: RunRecor
     common = _common(plan, task, target)
     arms = []
     for index, spec in enumerate(plan.arms):
-        send(Begun(index))
         if index in errors:
             arms.append(
                 left_out(spec, plan.plugins, errors[index], common, before.arms[index] if before else None)
             )
         else:
+            send(Begun(index))
             arms.append(build_arm(spec, plan.plugins, target, sampler, common))
     _refuse_twins(arms)
     return Opened(plan, task, prompts, template, target, sampler, arms)
@@ -123,7 +123,7 @@ def _needed_context(plan: Plan, template: Template, prompts: Sequence[Prompt]) -
 def _common(plan: Plan, task: Task, target: TargetModel) -> list[object]:
     """What all arms of a run share of the facts that decide a result."""
     dtype, asked = loading.dtype_name(target.dtype), [plan.max_new_tokens, task.thinking]
-    return ["torch", plan.target, plan.revision, task.sha256, dtype, plan.sampling, *asked]
+    return ["torch", target.id, target.revision, task.sha256, dtype, plan.sampling, *asked]
 
 
 def _generation(opened: Opened) -> Generation:

@@ -19,8 +19,9 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from draftboard.errors import UserError
-from draftboard.measure.events import Begun, Event, Failed, Finished, Note, Ready, Refused, Watcher
+from draftboard.measure.events import Begun, Event, Failed, Finished, Note, Ready, Refused, Replied, Watcher
 from draftboard.measure.plan import Plan
+from draftboard.measure.session import replies_in
 from draftboard.measure.worker import work
 from draftboard.record.codec import from_json
 from draftboard.record.journal import Journal
@@ -55,7 +56,7 @@ def run_plan(
     Raises UserError when the run cannot start or its baseline fails; KeyboardInterrupt passes through. In
     both cases the journal keeps what was measured.
     """
-    journal = (_interrupted(plan, store) if resume else None) or store.journal(_new_id(plan))
+    journal = (interrupted(plan, store) if resume else None) or store.journal(_new_id(plan))
     with _alone(journal):
         errors = _errors_in(journal)
         while not _closed(journal):
@@ -63,9 +64,14 @@ def run_plan(
             if death is not None:
                 _take_out(plan, journal, errors, death, watch)
         run, arms = assemble(journal)
-        folder = store.write_run(run, arms)
+        folder = _stored(store, run) or store.write_run(run, arms)
         journal.path.unlink()
     return Outcome(folder, run, tuple(f"{arm.drafter}: {arm.error}" for arm in arms if arm.error is not None))
+
+
+def _stored(store: Store, run: RunRecord) -> Path | None:
+    """The run's folder, when an earlier process was stopped between storing it and clearing its journal."""
+    return next((stored.path for stored in store.runs() if stored.record.id == run.id), None)
 
 
 def interrupted_runs(store: Store) -> list[Path]:
@@ -79,24 +85,25 @@ def assemble(journal: Journal) -> tuple[RunRecord, list[Arm]]:
     opened = next(entry.data for entry in entries if entry.kind == "run")
     closed = next(entry.data for entry in entries if entry.kind == "closed")
     errors = _errors_in(journal)
-    traces: dict[str, list[Trace]] = {}
-    for entry in entries:
-        if entry.kind == "trace":
-            traces.setdefault(entry.data["arm"], []).append(from_json(Trace, entry.data["trace"]))
+    disturbed = tuple(dict.fromkeys(r for entry in entries if entry.kind == "disturbed" for r in entry.data))
+    replies = replies_in(journal)
     arms = []
     for index, data in enumerate(opened["arms"]):
         arm = from_json(Arm, data)
-        arms.append(_finished(arm, traces.get(arm.id, []), errors.get(index, arm.error), closed))
+        traces = tuple(trace for place, trace in replies.items() if place[0] == arm.id)
+        arms.append(_finished(arm, traces, errors.get(index), disturbed, closed))
     return replace(from_json(RunRecord, opened["record"]), verify_ms=closed["verify_ms"]), arms
 
 
-def _finished(arm: Arm, traces: list[Trace], error: str | None, closed: Json) -> Arm:
+def _finished(
+    arm: Arm, traces: tuple[Trace, ...], error: str | None, disturbed: tuple[str, ...], closed: Json
+) -> Arm:
     return replace(
         arm,
-        traces=tuple(traces),
+        traces=traces,
         guess_pieces=closed["guess_pieces"][arm.id],
         losslessness=from_json(Losslessness, closed["losslessness"][arm.id]),
-        validity=Validity(tuple(closed["disturbed"])),
+        validity=Validity((*disturbed, *closed["shortfalls"][arm.id])),
         error=error,
     )
 
@@ -127,7 +134,7 @@ def _follow(connection: Connection, errors: dict[int, str], watch: Watcher) -> t
     while True:
         try:
             event: Event = connection.recv()
-        except EOFError:
+        except (EOFError, OSError):  # nothing more, or killed within a message
             return arm, False
         if isinstance(event, Refused):
             raise UserError(event.error)
@@ -137,20 +144,24 @@ def _follow(connection: Connection, errors: dict[int, str], watch: Watcher) -> t
             errors.update(event.errors)
         if isinstance(event, Failed):
             errors[event.arm] = event.error
-        arm = event.arm if isinstance(event, Begun) else None if isinstance(event, Note) else arm
+        if isinstance(event, (Begun, Replied, Note)):
+            arm = event.arm if isinstance(event, Begun) else None
         watch(event)
 
 
 def _take_out(plan: Plan, journal: Journal, errors: dict[int, str], death: _Death, watch: Watcher) -> None:
     """Notes the arm a worker died in, so that the next worker leaves it out."""
-    if death.arm is None or death.arm in errors:
+    if death.arm in errors:
+        return  # it said so itself before it ended
+    if death.arm is None or plan.arms[death.arm].drafter == plan.baseline:
+        place = "outside of any arm" if death.arm is None else "in the baseline"
         raise UserError(
-            f"the worker process {death.how} outside of any arm; what it measured is kept in {journal.path}:"
+            f"the worker process {death.how} {place}; what it measured is kept in {journal.path}:"
             " run the same command with --resume"
         )
     error = f"the worker process {death.how} in this arm"
     errors[death.arm] = error
-    journal.append("failed", {"index": death.arm, "error": error})
+    Journal(journal.path).append("failed", {"index": death.arm, "error": error})
     watch(Failed(death.arm, error))
 
 
@@ -161,14 +172,23 @@ def _how(exitcode: int | None) -> str:
 
 
 def _errors_in(journal: Journal) -> dict[int, str]:
-    return {entry.data["index"]: entry.data["error"] for entry in journal.read() if entry.kind == "failed"}
+    """Why arms, by index, take no further part: not built, or failed since."""
+    errors: dict[int, str] = {}
+    for entry in journal.read():
+        if entry.kind == "run":
+            errors |= {
+                i: arm["error"] for i, arm in enumerate(entry.data["arms"]) if arm["error"] is not None
+            }
+        if entry.kind == "failed":
+            errors[entry.data["index"]] = entry.data["error"]
+    return errors
 
 
 def _closed(journal: Journal) -> bool:
     return any(entry.kind == "closed" for entry in journal.read())
 
 
-def _interrupted(plan: Plan, store: Store) -> Journal | None:
+def interrupted(plan: Plan, store: Store) -> Journal | None:
     """The newest journal whose plan is this one."""
     for path in reversed(interrupted_runs(store)):
         journal = Journal(path)

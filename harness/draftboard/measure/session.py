@@ -10,6 +10,7 @@ import torch
 from draftboard.errors import UserError
 from draftboard.measure.arms import LiveArm, describe
 from draftboard.measure.clock import Clock
+from draftboard.measure.curve import verify_curve
 from draftboard.measure.decode import Reply, decode
 from draftboard.measure.events import Begun, Failed, Replied, Send
 from draftboard.measure.opening import Opened
@@ -49,7 +50,8 @@ class Session:
     def missing(self) -> int:
         """Replies still to come."""
         turns = sum(len(prompt.turns) for prompt in self.opened.prompts)
-        return turns * self.opened.plan.repeats * len(self._alive()) - len(self.done)
+        alive = {self.opened.arms[index].id for index in self._alive()}
+        return turns * self.opened.plan.repeats * len(alive) - sum(place[0] in alive for place in self.done)
 
     def measure(self) -> None:
         """Warms every arm up and runs all prompts."""
@@ -59,12 +61,20 @@ class Session:
                 self._converse(prompt, repeat)
 
     def _warm_up(self) -> None:
+        """Runs what a first time makes slow: every width of a verification, and each arm's own code."""
         prompt, plan = self.opened.prompts[0], self.opened.plan
+        if plan.warmup:
+            verify_curve(self.opened.target, len(prompt.turns[0]), self._widths(), repeats=1)
         turn = Turn(prompt, 0, 0, tuple(self.opened.template.ids(prompt.turns[:1], [])))
         for _ in range(plan.warmup):
             for index in self._alive():
                 self.send(Begun(index))
                 self._try(index, turn, min(WARMUP_TOKENS, plan.max_new_tokens))
+
+    def _widths(self) -> list[int]:
+        """Rows of the forwards to come: one, up to the widest arm's guesses and the anchor."""
+        drafters = (self.opened.arms[index].drafter for index in self._alive())
+        return list(range(1, max(one.num_speculative_tokens for one in drafters if one is not None) + 2))
 
     def _converse(self, prompt: Prompt, repeat: int) -> None:
         """All turns of one prompt. The history is always the baseline's."""
@@ -76,14 +86,8 @@ class Session:
             random.Random(f"{self.opened.plan.sampling.seed} {prompt.id} {index} {repeat}").shuffle(order)
             for arm in order:
                 self._measure(arm, turn)
-            replies.append(self.opened.template.text(self._baseline_reply(turn).token_ids))
-
-    def _baseline_reply(self, turn: Turn) -> Trace:
-        own = self.opened.baseline
-        trace = self.done.get((own.id, turn.prompt.id, turn.index, turn.repeat))
-        if trace is None:
-            raise UserError(f"the baseline failed and nothing can be compared without it: {own.error}")
-        return trace
+            own = self.done[self.opened.baseline.id, prompt.id, index, repeat]
+            replies.append(self.opened.template.text(own.token_ids))
 
     def _measure(self, index: int, turn: Turn) -> None:
         """One counted reply, unless the journal has it already."""
@@ -101,15 +105,22 @@ class Session:
 
     def _try(self, index: int, turn: Turn, max_new_tokens: int) -> Reply | None:
         """One reply; an error takes the arm out and is its row, and the other arms go on."""
-        arm = self.opened.arms[index]
         try:
-            return self._reply(arm, turn, max_new_tokens)
+            return self._reply(self.opened.arms[index], turn, max_new_tokens)
         except Exception as error:
-            text = describe(error)
-            self.opened.arms[index] = replace(arm, error=text, drafter=None)
-            self.journal.append("failed", {"index": index, "error": text})
-            self.send(Failed(index, text))
+            self._take_out(index, error)
             return None
+
+    def _take_out(self, index: int, error: Exception) -> None:
+        """Notes an arm's end. Without the baseline nothing can be compared, so its end is the run's."""
+        arm, text = self.opened.arms[index], describe(error)
+        if arm is self.opened.baseline:
+            raise UserError(f"the baseline failed, and nothing can be compared without it: {text}") from error
+        self.opened.arms[index] = replace(arm, error=text, drafter=None)
+        self.journal.append("failed", {"index": index, "error": text})
+        self.send(Failed(index, text))
+        if isinstance(error, torch.AcceleratorError):
+            raise SystemExit("the device's state is lost; the next worker process goes on")
 
     def _reply(self, arm: LiveArm, turn: Turn, max_new_tokens: int) -> Reply:
         assert arm.drafter is not None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+import traceback
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from draftboard.errors import UserError
+from draftboard.measure.arms import describe
 from draftboard.measure.closing import close
 from draftboard.measure.events import Finished, Note, Ready, Refused
 from draftboard.measure.machine import BusyMeter
@@ -26,21 +28,31 @@ def work(plan: Plan, run_id: str, journal_path: Path, errors: Mapping[int, str],
         _work(plan, run_id, Journal(journal_path), errors, parent)
     except UserError as error:
         parent.send(Refused(str(error)))
+    except BrokenPipeError:
+        return  # the parent is gone, and so is whoever asked
+    except Exception as error:
+        traceback.print_exc()
+        parent.send(Refused(f"task {plan.task!r} on {plan.target!r}: {describe(error)}"))
 
 
 def _work(plan: Plan, run_id: str, journal: Journal, errors: Mapping[int, str], parent: Connection) -> None:
     before = run_in(journal)
     opened = open_run(plan, parent.send, errors, before)
-    run = _same_machine(before, run_record(run_id, opened))
+    run = before or run_record(run_id, opened)
     if before is None:
         arms = [arm.record(run.id, run.baseline) for arm in opened.arms]
         journal.append("run", {"plan": plan.key, "record": run, "arms": arms})
+    else:
+        _refuse_another(before, run_record(run_id, opened))
     session = Session(opened, journal, parent.send)
     parent.send(_ready(run, opened, session))
     busy = BusyMeter()
-    session.measure()
+    try:
+        session.measure()
+    finally:
+        journal.append("disturbed", list(busy.reasons()))
     parent.send(Note("comparing replies, timing the verification"))
-    close(session, busy.reasons())
+    close(session)
     parent.send(Finished())
 
 
@@ -52,13 +64,15 @@ def run_in(journal: Journal) -> RunRecord | None:
     return None
 
 
-def _same_machine(before: RunRecord | None, now: RunRecord) -> RunRecord:
-    if before is not None and before.fingerprint != now.fingerprint:
-        raise UserError(
-            f"run {before.id} was begun on other hardware or software ({before.testbed}; here {now.testbed});"
-            " start anew without --resume"
-        )
-    return before or now
+def _refuse_another(before: RunRecord, now: RunRecord) -> None:
+    """A run is continued only where it would be the same run again."""
+    if before.fingerprint != now.fingerprint:
+        change = f"was begun on other hardware or software ({before.testbed}; here {now.testbed})"
+    elif before.arms != now.arms:
+        change = "had other arms: a prompt file, a checkpoint or an option's default has changed since"
+    else:
+        return
+    raise UserError(f"run {before.id} {change}; start anew without --resume")
 
 
 def _ready(run: RunRecord, opened: Opened, session: Session) -> Ready:

@@ -42,7 +42,7 @@ def read_environment(
         device_type=device_type,
         device_count=device_count,
         cpu=cpu,
-        cpu_cores=_usable_cores(),
+        cpu_cores=usable_cores(),
         cpu_flags=flags,
         threads=threads,
         memory_bytes=psutil.virtual_memory().total,
@@ -107,7 +107,7 @@ def _cpu_name_elsewhere() -> str:
     return named or platform.processor() or platform.machine() or "unknown"
 
 
-def _usable_cores() -> int:
+def usable_cores() -> int:
     """Logical CPUs this process may run on, fewer than the machine's inside many containers."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else psutil.cpu_count() or 1
