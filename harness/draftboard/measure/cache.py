@@ -53,7 +53,8 @@ def reserve(length: int, rows: int, capacity: int) -> slice:
     """Positions length..length+rows, checked against the capacity."""
     if length + rows > capacity:
         raise UserError(
-            f"context of {length + rows} tokens does not fit the cache of {capacity}; shorten the prompt or the reply"
+            f"context of {length + rows} tokens does not fit the cache of {capacity};"
+            " shorten the prompt or the reply"
         )
     return slice(length, length + rows)
 
