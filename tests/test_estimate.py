@@ -1,0 +1,75 @@
+"""What a run will take, judged by earlier runs: of this machine only, and of the same K where it can be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from draftboard.measure import estimate
+from draftboard.measure.machine import environment
+from draftboard.measure.plan import Plan, plans
+from draftboard.record.environment import fingerprint
+from draftboard.record.store import Store
+from draftboard.record.suites import ArmSpec, load_suite
+from record_factory import TARGET, make_run, random_arms
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    suite = replace(load_suite("quick"), tasks=("chat",), dtype="float32")
+    arms = (ArmSpec("none"), ArmSpec("ngram", k=4), ArmSpec("ngram", k=8))
+    return replace(plans(suite, str(ROOT), "", device="cpu")[0], arms=arms)
+
+
+@pytest.fixture(scope="module")
+def here() -> str:
+    return fingerprint(environment(torch.device("cpu")), "float32")
+
+
+def measured(store: Store, day: int, k: int, second_per_token: float, here: str, **changes) -> None:
+    """A run of `ngram` whose every token took so long."""
+    base, arm = (replace(one, id=f"{one.id}-{day}", run=f"run{day}") for one in random_arms(1, prompts=3))
+    wall = [1e3 * second_per_token * len(trace.token_ids) for trace in arm.traces]
+    traces = tuple(replace(trace, wall_ms=ms) for trace, ms in zip(arm.traces, wall, strict=True))
+    arms = [replace(base, drafter="none"), replace(arm, drafter="ngram", k=k, traces=traces)]
+    run = make_run(arms, id=f"run{day}", created_utc=f"2026-01-{day:02}T00:00:00Z", fingerprint=here)
+    store.write_run(
+        replace(run, **{"target": replace(TARGET, id="smollm2-135m-instruct-q4_1"), **changes}), arms
+    )
+
+
+def paces(plan: Plan, store: Store) -> list[float | None]:
+    """Seconds a token at most of the two ngram arms."""
+    found = estimate.cells([plan], store)[1:]
+    return [None if one.seconds is None else one.seconds / one.tokens_at_most for one in found]
+
+
+def test_only_runs_of_this_machine_and_dtype_count(plan: Plan, here: str, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    measured(store, 1, 4, 0.25, "e" * 12)
+    assert paces(plan, store) == [None, None]
+    measured(store, 2, 4, 0.5, here)
+    measured(store, 3, 4, 0.125, "e" * 12)
+    assert paces(plan, store) == [pytest.approx(0.5)] * 2
+    assert paces(replace(plan, dtype="bfloat16"), store) == [None, None]
+
+
+def test_the_same_k_goes_before_a_newer_run_of_another(plan: Plan, here: str, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    measured(store, 1, 4, 0.5, here)
+    measured(store, 2, 4, 0.25, here)
+    measured(store, 3, 2, 0.125, here)
+    assert paces(plan, store) == [pytest.approx(0.25), pytest.approx(0.125)]
+
+
+def test_another_target_or_task_says_nothing(plan: Plan, here: str, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    measured(store, 1, 4, 0.5, here, target=TARGET)
+    assert paces(plan, store) == [None, None]
+    assert paces(replace(plan, target="tiny-target"), store) == [pytest.approx(0.5)] * 2
+    assert paces(replace(plan, target="tiny-target", task="code"), store) == [None, None]
