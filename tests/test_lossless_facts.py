@@ -135,7 +135,7 @@ def narrow(model: Any) -> TargetModel:
 def verdict(target: TargetModel, precise: TargetModel, own: Trace, arm: Trace) -> str:
     (found,) = differing({key(own): own}, [arm])
     facts = Losslessness(1, 0, (examine(target, precise, *found),))
-    return judge_lossless(facts).kind
+    return judge_lossless(facts, "bfloat16").kind
 
 
 @pytest.mark.parametrize("place", [0, 1, 5])

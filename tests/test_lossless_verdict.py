@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from draftboard.judge.lossless import judge_lossless
-from draftboard.judge.summary import rows, verdict_of
+from draftboard.judge import lossless, summary
+from draftboard.judge.lossless import Verdict
+from draftboard.judge.summary import rows
 from draftboard.record.records import Divergence, Losslessness, Sampling, Validity
 from record_factory import (
     BASELINE,
@@ -25,6 +26,14 @@ TIE = Divergence("p3", 0, 0, 17, 5, 9, (9, 5), gap=0.0625, gap_ulp=1.0)
 
 def facts(*divergences: Divergence, **changes) -> Losslessness:
     return replace(Losslessness(10, 10 - len(divergences), divergences), **changes)
+
+
+def judge_lossless(facts: Losslessness | None, dtype: str = "bfloat16") -> Verdict:
+    return lossless.judge_lossless(facts, dtype)
+
+
+def verdict_of(arm, dtype: str = "bfloat16") -> Verdict:
+    return summary.verdict_of(arm, dtype)
 
 
 def test_identical_replies_are_exact():
@@ -58,6 +67,25 @@ def test_anything_else_is_a_bug(case):
     found = judge_lossless(BUGS[case])
     assert found.kind == "bug" and found.reason and "\n" not in found.reason
     assert len(found.divergences) == len(BUGS[case].divergences)
+
+
+@pytest.mark.parametrize("gap_ulp", [0.0, 1.0, 4.0])
+def test_float32_excuses_no_difference_and_lists_it(gap_ulp):
+    found = judge_lossless(facts(replace(TIE, gap_ulp=gap_ulp)), "float32")
+    assert (found.kind, found.reason) == (
+        "bug",
+        f"p3 turn 0 token 17: 9 for 5, {gap_ulp:g} ulp apart in float32",
+    )
+    assert [one.divergence.gap_ulp for one in found.divergences] == [gap_ulp]
+    assert judge_lossless(facts(), "float32").kind == "exact"
+
+
+def test_a_tie_in_a_float32_run_fails_the_row():
+    base, arm = random_arms(1)
+    tied = replace(arm, losslessness=facts(TIE, float32_compared=2, float32_identical=2))
+    row = row_of(tied, base, dtype="float32")
+    assert (row.lossless, row.valid) == ("bug", False)
+    assert row_of(tied, base, dtype="bfloat16").valid
 
 
 def test_a_bug_names_its_place_and_tokens():

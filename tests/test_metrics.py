@@ -120,7 +120,7 @@ def test_speedup_by_hand():
     assert value(arms, "t_target_ms") == pytest.approx(10)
     assert value(arms, "draft_share") == pytest.approx(3 / 16)
     assert value(arms, "tokens_per_s") == pytest.approx(250)
-    assert value(arms, "ttft_ms") == 22
+    assert value(arms, "ttft_ms") == 20 and value(arms, "draft_prefill_ms") == 2
     baseline_wall, wall = 20 + 200, 22 + 80
     assert value(arms, "speedup_end_to_end") == pytest.approx(baseline_wall / wall)
 
@@ -141,7 +141,14 @@ def test_the_fastest_reply_is_at_least_as_fast_as_the_mean():
 
 def test_time_to_first_token_does_not_depend_on_the_replys_length():
     short, long = paired({"p": [make_round(1)]}), paired({"p": [make_round(1)] * 50})
-    assert value(short, "ttft_ms") == value(long, "ttft_ms") == 22
+    assert value(short, "ttft_ms") == value(long, "ttft_ms") == 20
+
+
+def test_the_drafters_prefill_begins_after_the_first_token():
+    slow = paired({"p": [make_round(1)]}, draft_prefill_ms=500.0)
+    assert value(slow, "ttft_ms") == 20 and value(slow, "draft_prefill_ms") == 500
+    assert value(slow, "speedup") == value(paired({"p": [make_round(1)]}), "speedup")
+    assert value(slow, "speedup_end_to_end") < 0.1
 
 
 def test_more_accepted_tokens_can_be_slower():
@@ -278,7 +285,7 @@ def test_a_reply_of_one_token_has_no_speed():
     found = measure(*strangest()["one token, some time"])
     for name in ("acceptance_length", "speedup", "tokens_per_s", "tpot_ms_p50", "t_target_ms"):
         assert found[name].value is None, name
-    assert found["ttft_ms"].value == 22
+    assert found["ttft_ms"].value == 20
 
 
 def test_a_reply_of_two_tokens_is_right():

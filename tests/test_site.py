@@ -12,7 +12,7 @@ import pytest
 
 from draftboard.errors import UserError
 from draftboard.judge.metrics import METRICS
-from draftboard.record.records import TaskRef, Weights
+from draftboard.record.records import Generation, TaskRef, Weights
 from draftboard.record.store import Store
 from draftboard.show import site
 from draftboard.show.boards import make_page
@@ -24,9 +24,9 @@ TEMPLATES = Path(__file__).resolve().parents[1] / "site" / "templates"
 HOSTILE = 'a" onmouseover="x <b>&</script><script>alert(1)</script>\u202e' + "w" * 200
 
 
-def write(store: Store, seed: int, task: str, *, arms=None, **changes) -> None:
-    """A run of one task with a sound arm, a slow one and a failed one; ids differ by task."""
-    base, arm = random_arms(seed, prompts=8)
+def write(store: Store, seed: int, task: str, *, arms=None, prompts=8, mark="", run="run", **changes) -> None:
+    """A run of one task with a sound arm, a slow one and a failed one; ids differ by task and `mark`."""
+    base, arm = random_arms(seed, prompts)
     slow = tuple(replace(t, decode_ms=t.decode_ms * 3, wall_ms=t.wall_ms * 3) for t in arm.traces)
     made = [
         base,
@@ -34,10 +34,13 @@ def write(store: Store, seed: int, task: str, *, arms=None, **changes) -> None:
         replace(arm, id="guess8", k=8, traces=slow, weights=Weights(10, "ab", "random")),
         replace(arm, id="guess16", k=16, traces=(), error="out of <memory>", losslessness=None),
     ]
-    made = [replace(a, id=f"{a.id}-{task}", baseline=f"{base.id}-{task}") for a in arms or made]
-    title = changes.pop("title", f"The {task} task")
-    about = TaskRef(task, title, 1, task * 8, "Apache-2.0", 8)
-    store.write_run(make_run(made, id=f"run-{task}", task=about, **changes), made)
+    made = [
+        replace(a, id=f"{a.id}-{task}{mark}", baseline=f"{base.id}-{task}{mark}", run=f"{run}-{task}")
+        for a in arms or made
+    ]
+    title, sha256 = changes.pop("title", f"The {task} task"), changes.pop("sha256", task * 8)
+    about = TaskRef(task, title, 1, sha256, "Apache-2.0", prompts)
+    store.write_run(make_run(made, id=f"{run}-{task}", task=about, **changes), made)
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +148,7 @@ def test_lines_stand_in_the_cards_order_then_by_k_with_the_baseline_marked(built
         ("Guessing K=8", False),
         ("Guessing K=16", False),
     ]
-    assert [task.text for task in board.tasks] == ["The chat task", "The code task", "The copy task"]
+    assert [task.text for task in board.tasks] == ["The chat task", "The code task"]
 
 
 def test_a_failed_arm_shows_its_error_and_the_others_are_whole(built):
@@ -210,6 +213,80 @@ def test_machines_and_settings_do_not_share_a_table(tmp_path):
     write(store, 1, "code", fingerprint="e" * 12, testbed="other")
     write(store, 1, "copy", dtype="bfloat16")
     assert len(make_page(read_all(store)).boards) == 3
+
+
+QUICK = Generation(96, 1, "target", None, None, (0,))
+FEBRUARY = "2026-02-01T00:00:00Z"
+
+
+def cells_of(board) -> list[tuple[str, str]]:
+    """(line, run) of every cell of a board."""
+    return [
+        (line.name.text, fact.key.split("/")[0])
+        for line in board.lines
+        for cell in line.cells
+        if cell is not None
+        for fact in [next(facts(cell))]
+    ]
+
+
+@pytest.mark.parametrize("kind", ["a shorter cap", "the same arms"])
+def test_a_quick_run_does_not_touch_the_standard_figures(tmp_path, kind):
+    store, mark = Store(tmp_path), "-quick" if kind == "a shorter cap" else ""
+    for seed, task in enumerate(("chat", "code", "copy")):
+        write(store, seed, task, prompts=32)
+    before = make_page(read_all(store)).boards
+    changes = {"generation": QUICK} if mark else {}
+    for seed, task in enumerate(("chat", "code", "copy")):
+        quick = {"prompts": 6, "run": "quick", "mark": mark, "created_utc": FEBRUARY, "indicative": True}
+        write(store, seed + 9, task, **quick, **changes)
+    first, *below = make_page(read_all(store)).boards
+    assert len(before) == 1 and first.lines == before[0].lines and first.title == before[0].title
+    assert [board.title.text.endswith("at most 96 tokens, indicative") for board in below] == [True] * bool(
+        mark
+    )
+    assert {run for board in below for _, run in cells_of(board)} == (
+        {"quick-chat", "quick-code", "quick-copy"} if mark else set()
+    )
+    late = [note.text for note in first.notes if "a later run, quick-chat, is passed over" in note.text]
+    assert bool(late) is not bool(mark)
+
+
+def test_each_line_has_one_row_of_a_task(tmp_path):
+    store = Store(tmp_path)
+    for number in range(3):
+        for seed, task in enumerate(("chat", "code")):
+            month = f"2026-0{number + 1}-01T00:00:00Z"
+            write(store, seed + number, task, run=f"run{number}", mark=f"-{number}", created_utc=month)
+    (board,) = make_page(read_all(store)).boards
+    found = cells_of(board)
+    assert len(found) == 8 and {run for _, run in found} == {"run2-chat", "run2-code"}
+    keys = [fact.key for fact in facts(make_page(read_all(store)))]
+    assert len(keys) == len(set(keys))
+
+
+def test_a_failed_rerun_is_passed_over_with_a_note(tmp_path):
+    store = Store(tmp_path)
+    write(store, 1, "chat", prompts=32)
+    base, arm = random_arms(1, prompts=32)
+    failed = replace(arm, id="guess4", traces=(), error="out of memory", losslessness=None)
+    write(store, 1, "chat", arms=[base, failed], prompts=32, run="rerun", created_utc=FEBRUARY)
+    (board,) = make_page(read_all(store)).boards
+    assert ("Guessing K=4", "run-chat") in cells_of(board)
+    note = "chat, Guessing K=4: a later run, rerun-chat, is passed over: failed: out of memory"
+    assert note in [one.text for one in board.notes]
+
+
+def test_own_prompts_under_a_tasks_name_have_a_column_of_their_own(tmp_path):
+    store = Store(tmp_path)
+    write(store, 1, "chat", prompts=32)
+    write(store, 2, "chat", prompts=32, mark="-own", run="own", sha256="c0ffee00" * 8, created_utc=FEBRUARY)
+    (board,) = make_page(read_all(store)).boards
+    assert [task.text for task in board.tasks] == [
+        "The chat task (version 1, chatchat)",
+        "The chat task (version 1, c0ffee00)",
+    ]
+    assert {run for _, run in cells_of(board)} == {"run-chat", "own-chat"}
 
 
 def test_an_empty_store_gives_a_page_that_says_so(tmp_path):

@@ -15,14 +15,17 @@ import pytest
 from rich.console import Console
 
 from draftboard.errors import UserError
+from draftboard.judge.positions import CONDITIONAL, UNCONDITIONAL
 from draftboard.judge.summary import Row, rows
+from draftboard.record.records import Generation, Sampling
 from draftboard.record.store import Store
-from draftboard.show import explanation, layout, reply, tables, trace, words
-from draftboard.show.collect import current
+from draftboard.show import explanation, layout, reply, settings, tables, trace, words
+from draftboard.show.collect import choose, current
 from draftboard.show.export import FIELDS
 from record_factory import (
     BASELINE,
     GUESSING,
+    TARGET,
     make_arm,
     make_baseline,
     make_round,
@@ -172,6 +175,67 @@ def test_arms_that_differ_in_an_option_are_told_apart():
     assert list(words.names(made).values())[1:] == ["Guessing K=4 (n=2)", "Guessing K=4 (n=3)"]
 
 
+def test_arms_that_differ_in_their_module_or_weights_are_told_apart():
+    plain = some_rows()[1]
+    other = [replace(plain, arm="m", drafter="other"), replace(plain, arm="w", weights_sha256="ab" * 32)]
+    names = words.names([plain, *other])
+    assert names["m"] == "Guessing K=4 (module=other, weights=–)"
+    assert names["w"] == "Guessing K=4 (module=guess, weights=abababab)"
+
+
+UNLIKE = {
+    "top-k 20": {"sampling": Sampling(top_k=20)},
+    "top-p 0.9": {"sampling": Sampling(top_p=0.9)},
+    "temperature 0.7": {"sampling": Sampling(0.7)},
+    "seed 3": {"sampling": Sampling(seed=3)},
+    "at most 96 tokens": {"generation": Generation(96, 1, "target", None, None, (0,))},
+    "thinking on": {"generation": Generation(128, 1, "target", None, True, (0,))},
+    "thinking off": {"generation": Generation(128, 1, "target", None, False, (0,))},
+    "raw prompts": {"generation": Generation(128, 1, "raw", None, None, (0,))},
+    "tiny-target@abc in": {"target": replace(TARGET, revision="abc")},
+    "4 at once": {"concurrency": 4},
+    "a server": {"engine": "a server"},
+    "bfloat16": {"dtype": "bfloat16"},
+    "machine eeeeeeee": {"fingerprint": "e" * 12},
+    "indicative": {"indicative": True},
+}
+
+
+@pytest.mark.parametrize("form", ["table", "markdown"])
+@pytest.mark.parametrize("said", UNLIKE)
+def test_rows_of_unlike_runs_stand_apart_under_headings_that_say_so(said, form):
+    """The changed runs come first and last, so that no order hides a mixture."""
+    run, arms = a_run()
+    unlike = rows(replace(run, **UNLIKE[said]), arms)
+    made = [*unlike, *some_rows(), *unlike]
+    groups = settings.grouped(made)
+    assert sorted(len(found) for _, found in groups) == [4, 8]
+    assert sum(said in title for title, _ in groups) == 1
+    text = " ".join(tables.render(made, form).split())
+    assert [text.count(title) >= 1 for title, _ in groups] == [True, True]
+    assert text.count("tiny-target") == 2
+
+
+def test_tables_to_quote_come_before_those_without_a_valid_row_and_indicative_ones():
+    def capped(tokens: int, **changes) -> list[Row]:
+        return some_rows(generation=Generation(tokens, 1, "target", None, None, (0,)), **changes)
+
+    broken = [replace(row, valid=False, reasons=("disturbed",)) for row in capped(32)]
+    found = settings.grouped([*capped(16, indicative=True), *broken, *capped(64)])
+    assert [rows[0].generation.max_new_tokens for _, rows in found] == [64, 32, 16]
+    assert [title.endswith(", indicative") for title, _ in found] == [False, False, True]
+
+
+def test_machine_formats_hold_what_decides_whether_rows_compare():
+    unlike = some_rows(sampling=Sampling(0.7, 20, 0.9, 3), indicative=True)
+    found = json.loads(tables.render(unlike, "json"))[1]
+    assert [found[name] for name in ("temperature", "top_k", "top_p", "seed")] == [0.7, 20, 0.9, 3]
+    assert [found[name] for name in ("max_new_tokens", "thinking", "template")] == [128, None, "target"]
+    assert found["options"] == {"num_speculative_tokens": 4} and found["fingerprint"] == "f" * 12
+    assert found["draft_prefill_ms"] == 2 and found["ttft_ms"] == 20
+    assert "num_speculative_tokens=4" in tables.render(unlike, "csv")
+
+
 def test_runs_on_two_machines_are_two_tables():
     made = [*some_rows(), *some_rows(fingerprint="e" * 12)]
     assert tables.render(made, "markdown").count("tiny-target in float32 on Tiny CPU") == 2
@@ -208,10 +272,52 @@ def test_the_newest_run_that_is_not_indicative_wins():
     assert {row.run for row in current([*new, *elsewhere])} == {"run2", "run5"}
 
 
-def test_a_changed_task_leaves_its_old_rows_out():
-    old, new = some_rows(), some_rows(id="run2", created_utc="2026-02-01T00:00:00Z")
-    changed = [replace(row, arm=f"new-{row.arm}", task_sha256="cd" * 32) for row in new]
-    assert {row.run for row in current([*old, *changed])} == {"run2"}
+def later(**changes) -> list[Row]:
+    """The same arms measured once more, a month later."""
+    run, arms = a_run()
+    return rows(replace(run, id="run2", created_utc="2026-02-28T00:00:00Z", **changes), arms)
+
+
+def worse(rows: list[Row]) -> dict[str, list[Row]]:
+    return {
+        "failed": [replace(r, valid=False, error="no", prompts=0, reasons=("failed: no",)) for r in rows],
+        "disturbed": [replace(r, valid=False, reasons=("busy",)) for r in rows],
+        "one prompt": [replace(r, valid=False, prompts=1, reasons=("1 prompts",)) for r in rows],
+        "indicative": [replace(r, valid=False, indicative=True, reasons=("short",)) for r in rows],
+        "fewer prompts": [replace(r, prompts=16) for r in rows],
+    }
+
+
+@pytest.mark.parametrize("kind", worse([]))
+def test_a_later_row_that_is_worse_does_not_displace_a_good_one(kind):
+    good, bad = some_rows()[:3], worse(later()[:3])[kind]
+    assert {row.run for row in current([*bad, *good])} == {"run1"}
+    assert [[row.run for row in choice.passed_over] for choice in choose([*bad, *good])] == [["run2"]] * 3
+
+
+def test_a_later_row_that_is_as_good_or_better_does():
+    assert {row.run for row in current([*later(), *some_rows()])} == {"run2"}
+    more = [replace(row, prompts=row.prompts + 1, created_utc="2026-01-01T00:00:00Z") for row in later()[:3]]
+    assert {row.run for row in current([*some_rows()[:3], *more])} == {"run2"}
+    assert all(not choice.passed_over for choice in choose([*later(), *some_rows()]))
+
+
+def test_an_arm_that_failed_before_it_read_its_weights_is_a_try_at_the_same_arm():
+    good = replace(some_rows()[1], weights_sha256="ab" * 32)
+    failed = replace(later()[1], arm="other-id", error="no", valid=False, prompts=0)
+    (choice,) = choose([good, failed])
+    assert choice.row is good and choice.passed_over == (failed,)
+    assert [choice.row for choice in choose([failed])] == [failed]
+    retrained = replace(later()[1], arm="third-id", weights_sha256="cd" * 32)
+    assert current([good, retrained, failed]) == [good, retrained]
+
+
+def test_other_prompts_under_a_tasks_name_are_another_task():
+    own = [replace(row, arm=f"own-{row.arm}", task_sha256="cd" * 32) for row in later()]
+    kept = current([*some_rows(), *own])
+    assert {row.run for row in kept} == {"run1", "run2"}
+    text = tables.render(kept, "markdown")
+    assert text.count("chat (version 1, abababab) |") == text.count("chat (version 1, cdcdcdcd) |") == 4
 
 
 # Replies
@@ -259,6 +365,9 @@ def test_show_prints_one_arm(tmp_path, name):
     text = shown_in(tmp_path, "run1", name, None)
     row = some_rows()[1]
     assert f"{row.speedup:.2f}x" in text and f"{row.speedup_lo:.2f}x{words.DASH}" in text
+    assert line_of(text, "TTFT, ms")[1] == "20.00" and line_of(text, "draft prefill, ms")[1] == "2.00"
+    folded = " ".join(text.split())
+    assert f"of all drafts: {UNCONDITIONAL}" in folded and f"of those tested: {CONDITIONAL}" in folded
     assert "lossless: exact, all 27 replies identical" in text
     assert "formula on unseen prompts: predicted" in text and "half the draft cost" in text
     assert "p0, turn 1" in text and " w1" in text
@@ -330,6 +439,17 @@ def test_explain_for_a_given_g(tmp_path):
     text = explained(tmp_path, g=8, ks=(31,))
     assert "begin at D = 15" in text
     assert line_of(text, "31") == [*("31", "256", "2", "100.0%", words.DASH, "on a tile boundary")]
+
+
+def test_explain_keeps_unlike_runs_apart(tmp_path):
+    short = Generation(96, 1, "target", None, None, (0,))
+    _, arms = a_run()
+    other = [replace(arm, id=f"x{arm.id}", run="run2", baseline=f"x{arm.baseline}") for arm in arms]
+    Store(tmp_path).write_run(make_run(other, id="run2", generation=short, verify_ms={}), other)
+    text = explained(tmp_path)
+    heads = [line for line in text.splitlines() if line.startswith("tiny-target")]
+    assert ["128 tokens" in heads[0], "96 tokens" in heads[1], len(heads)] == [True, True, 2]
+    assert text.count("Guessing K=4") == 2
 
 
 def test_explain_knows_its_targets(tmp_path):

@@ -12,10 +12,10 @@ Kind = Literal["exact", "tie", "bug", "not checked"]
 MAX_TIE_ULP = 4.0
 
 DEFINITION = (
-    "exact: every greedy reply equals the baseline's, token by token. tie: where a reply first differs, both "
-    "tokens are the target's two likeliest in float32 and their logits differ by at most "
-    f"{MAX_TIE_ULP:g} units in the last place of the run's dtype, so that rounding decides. "
-    "bug: anything else."
+    "exact: every greedy reply equals the baseline's, token by token. tie, in a dtype narrower than float32 "
+    "only: where a reply first differs, both tokens are the target's two likeliest in float32 and their "
+    f"logits differ by at most {MAX_TIE_ULP:g} units in the last place of the run's dtype, so that rounding "
+    "decides. bug: anything else, and in float32 any difference."
 )
 
 
@@ -36,13 +36,13 @@ class Verdict:
     divergences: tuple[JudgedDivergence, ...] = ()
 
 
-def judge_lossless(facts: Losslessness | None) -> Verdict:
-    """`exact`, `tie`, `bug` or `not checked`."""
+def judge_lossless(facts: Losslessness | None, dtype: str) -> Verdict:
+    """`exact`, `tie`, `bug` or `not checked`, for a run in `dtype`: in float32 rounding excuses nothing."""
     if facts is None:
         return Verdict("not checked", "the comparison is not recorded")
     if facts.not_checked is not None or facts.compared == 0:
         return Verdict("not checked", facts.not_checked or "no reply was compared")
-    judged = tuple(JudgedDivergence(d, _bug(d)) for d in facts.divergences)
+    judged = tuple(JudgedDivergence(d, _bug(d, dtype)) for d in facts.divergences)
     bug = _unexplained(facts) or next((j.bug for j in judged if j.bug), None)
     if bug:
         return Verdict("bug", bug, judged)
@@ -67,14 +67,14 @@ def _unexplained(facts: Losslessness) -> str | None:
     return None
 
 
-def _bug(d: Divergence) -> str | None:
+def _bug(d: Divergence, dtype: str) -> str | None:
     place = f"{d.prompt_id} turn {d.turn} token {d.position}"
     swap = f"{_token(d.arm_token)} for {_token(d.baseline_token)}"
     if {d.baseline_token, d.arm_token} != set(d.float32_top2):
         return f"{place}: {swap}, not the target's two likeliest tokens"
     if d.gap_ulp is None or not abs(d.gap_ulp) <= MAX_TIE_ULP:
         return f"{place}: {swap}, {_ulp(d.gap_ulp)} apart"
-    return None
+    return f"{place}: {swap}, {_ulp(d.gap_ulp)} apart in float32" if dtype == "float32" else None
 
 
 def _token(token: int | None) -> str:

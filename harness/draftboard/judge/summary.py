@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from draftboard.errors import UserError
 from draftboard.judge.estimates import Estimate
@@ -34,6 +35,7 @@ class Row:
     engine: str
     concurrency: int
     target: str
+    revision: str | None
     dtype: str
     task: str
     task_title: str
@@ -49,6 +51,7 @@ class Row:
     baseline: bool
     origin: Origin | None
     weight_bytes: int
+    weights_sha256: str | None
     prompts: int
     replies: int
     acceptance_length: float | None
@@ -73,6 +76,7 @@ class Row:
     t_other_ms: float | None
     draft_share: float | None
     ttft_ms: float | None
+    draft_prefill_ms: float | None
     tpot_ms_p50: float | None
     tpot_ms_p90: float | None
     tpot_ms_p99: float | None
@@ -97,48 +101,25 @@ def rows(run: RunRecord, arms: Sequence[Arm]) -> list[Row]:
     return [_row(run, baseline, arm) for arm in arms]
 
 
-def verdict_of(arm: Arm) -> Verdict:
-    """The lossless verdict of an arm. The baseline has nothing to be compared with, and a failed arm can be
-    shown to be wrong by the replies it gave, but not to be right."""
+def verdict_of(arm: Arm, dtype: str) -> Verdict:
+    """The lossless verdict of an arm of a run in `dtype`. The baseline has nothing to be compared with, and
+    a failed arm can be shown to be wrong by the replies it gave, but not to be right."""
     if arm.id == arm.baseline:
         return Verdict("not checked", "the baseline is what the others are compared with")
-    found = judge_lossless(arm.losslessness)
+    found = judge_lossless(arm.losslessness, dtype)
     if arm.error and found.kind != "bug":
         return Verdict("not checked", f"the arm failed: {arm.error}", found.divergences)
     return found
 
 
 def _row(run: RunRecord, baseline: Arm, arm: Arm) -> Row:
-    sample, verdict = take_sample(baseline, arm), verdict_of(arm)
+    sample, verdict = take_sample(baseline, arm), verdict_of(arm, run.dtype)
     found = {metric.name: metric.of(sample) for metric in METRICS}
     against = reasons(run, baseline, arm, sample, verdict)
     return Row(
-        run=run.id,
-        arm=arm.id,
-        created_utc=run.created_utc,
-        suite=run.suite,
-        indicative=run.indicative,
-        testbed=run.testbed,
-        fingerprint=run.fingerprint,
-        device=run.environment.device,
-        engine=run.engine,
-        concurrency=run.concurrency,
-        target=run.target.id,
-        dtype=run.dtype,
-        task=run.task.name,
-        task_title=run.task.title,
-        task_version=run.task.version,
-        task_sha256=run.task.sha256,
-        temperature=run.sampling.temperature,
-        sampling=run.sampling,
-        generation=run.generation,
-        drafter=arm.drafter,
-        card=arm.card,
-        k=arm.k,
-        options=arm.options,
+        **_of_run(run),
+        **_of_arm(arm),
         baseline=arm.id == run.baseline,
-        origin=arm.weights.origin,
-        weight_bytes=arm.weights.bytes,
         prompts=sample.prompts,
         replies=len(sample.replies),
         **_values(found),
@@ -147,13 +128,52 @@ def _row(run: RunRecord, baseline: Arm, arm: Arm) -> Row:
         lossless_reason=verdict.reason,
         valid=not against,
         reasons=against,
-        error=arm.error,
         missing=_missing(found),
     )
 
 
-def _values(found: dict[str, Estimate]) -> dict[str, float | None]:
-    values = {name: estimate.value for name, estimate in found.items()}
+def _of_run(run: RunRecord) -> dict[str, Any]:
+    """The fields that all rows of a run share."""
+    return {
+        "run": run.id,
+        "created_utc": run.created_utc,
+        "suite": run.suite,
+        "indicative": run.indicative,
+        "testbed": run.testbed,
+        "fingerprint": run.fingerprint,
+        "device": run.environment.device,
+        "engine": run.engine,
+        "concurrency": run.concurrency,
+        "target": run.target.id,
+        "revision": run.target.revision,
+        "dtype": run.dtype,
+        "task": run.task.name,
+        "task_title": run.task.title,
+        "task_version": run.task.version,
+        "task_sha256": run.task.sha256,
+        "temperature": run.sampling.temperature,
+        "sampling": run.sampling,
+        "generation": run.generation,
+    }
+
+
+def _of_arm(arm: Arm) -> dict[str, Any]:
+    """The fields that an arm's record gives as they are."""
+    return {
+        "arm": arm.id,
+        "drafter": arm.drafter,
+        "card": arm.card,
+        "k": arm.k,
+        "options": arm.options,
+        "origin": arm.weights.origin,
+        "weight_bytes": arm.weights.bytes,
+        "weights_sha256": arm.weights.sha256,
+        "error": arm.error,
+    }
+
+
+def _values(found: dict[str, Estimate]) -> dict[str, Any]:
+    values: dict[str, Any] = {name: estimate.value for name, estimate in found.items()}
     for name in INTERVALS:
         values |= {f"{name}_lo": found[name].lo, f"{name}_hi": found[name].hi}
     return values

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from draftboard.judge.lossless import DEFINITION
@@ -10,57 +10,74 @@ from draftboard.judge.metrics import METRICS
 from draftboard.judge.summary import Row
 from draftboard.record.ids import digest
 from draftboard.record.records import Claim, RunRecord
-from draftboard.show import tables, words
-from draftboard.show.collect import RunRows, current
+from draftboard.show import settings, tables, words
+from draftboard.show.collect import Choice, RunRows, arm, choose
 from draftboard.show.page import Board, Definition, Fact, Line, Page, make_cell, said
 
-Setting = tuple[str, ...]
+TaskKey = tuple[str, str]
+"""Name and hash of a task: two that go by one name have a column each."""
 
 
 def make_page(found: Sequence[RunRows]) -> Page:
-    """The page of all runs: one board per machine, target and setting."""
+    """The page of all runs: one board per machine, target and setting, figures to quote first. Indicative
+    rows stand on boards of their own, below."""
     runs = {one.run.id: one.run for one in found}
-    shown = current(row for one in found for row in one.rows)
-    ordered = sorted(shown, key=lambda row: _setting(runs[row.run]))
-    groups = groupby(ordered, key=lambda row: _setting(runs[row.run]))
-    boards = tuple(_board(setting, list(rows), runs) for setting, rows in groups)
-    return Page(boards, _definitions())
+    choices = choose(row for one in found for row in one.rows)
+    at = {(choice.row.run, choice.row.arm): choice for choice in choices}
+    boards = (
+        _board(title, [at[row.run, row.arm] for row in rows], runs)
+        for title, rows in settings.grouped(choice.row for choice in choices)
+    )
+    return Page(tuple(boards), _definitions())
 
 
-def _setting(run: RunRecord) -> Setting:
-    """What two rows must share to stand in one table."""
-    sampling = (run.sampling.temperature, run.sampling.top_k, run.sampling.top_p)
-    target = (run.target.id, run.target.revision, run.dtype, run.engine, run.concurrency)
-    return tuple(map(str, (*target, run.environment.device, run.fingerprint, *sampling)))
-
-
-def _board(setting: Setting, rows: Sequence[Row], runs: dict[str, RunRecord]) -> Board:
-    board = digest(setting)
-    tasks = sorted({(row.task, row.task_title) for row in rows})
+def _board(title: str, choices: Sequence[Choice], runs: dict[str, RunRecord]) -> Board:
+    rows = [choice.row for choice in choices]
+    board = digest([settings.setting(rows[0]), rows[0].indicative])
+    tasks = {_task(row): row for row in sorted(rows, key=lambda row: row.task)}
     used = [runs[run] for run in dict.fromkeys(row.run for row in rows)]
+    notes = [*tables.notes(rows), *tables.shared_lines(rows, _passed_over(choices))]
     return Board(
         id=board,
-        title=said(f"{board}/title", words.settings(rows[-1])),
+        title=said(f"{board}/title", title),
         environment=tuple((name, said(f"{board}/{name}", text)) for name, text in _environment(used[-1])),
-        tasks=tuple(said(f"{board}/task/{name}", title, name) for name, title in tasks),
-        lines=_lines(board, rows, [name for name, _ in tasks]),
-        notes=tuple(said(f"{board}/note/{i}", note) for i, note in enumerate(tables.notes(rows))),
+        tasks=tuple(_task_fact(board, row, rows) for row in tasks.values()),
+        lines=_lines(board, rows, list(tasks)),
+        notes=tuple(said(f"{board}/note/{i}", note) for i, note in enumerate(notes)),
         runs=tuple(said(f"{board}/run/{run.id}", _run_words(run)) for run in used),
     )
 
 
-def _lines(board: str, rows: Sequence[Row], tasks: Sequence[str]) -> tuple[Line, ...]:
+def _task(row: Row) -> TaskKey:
+    return row.task, row.task_sha256
+
+
+def _task_fact(board: str, row: Row, rows: Sequence[Row]) -> Fact:
+    key = "/".join((board, "task", *_task(row)))
+    return said(key, row.task_title + words.task_mark(row, rows), words.task_name(row, rows))
+
+
+def _passed_over(choices: Sequence[Choice]) -> Iterator[tuple[Row, str]]:
+    """Later rows that are not shown, and why: nothing that was measured disappears without a word."""
+    for choice in choices:
+        for later in choice.passed_over:
+            why = later.reasons[0] if later.reasons else f"only {later.prompts} prompts"
+            yield choice.row, f"a later run, {later.run}, is passed over: {why}"
+
+
+def _lines(board: str, rows: Sequence[Row], tasks: Sequence[TaskKey]) -> tuple[Line, ...]:
     names = words.names(rows)
 
-    def place(row: Row) -> tuple[int, str, int, str, str]:
-        return row.card.order, row.card.label, row.k or 0, names[row.arm], row.origin or ""
+    def place(row: Row) -> tuple[int, str, str, int, str, str, str]:
+        return row.card.order, *arm(row), row.weights_sha256 or "", row.origin or ""
 
-    groups = groupby(sorted(rows, key=place), key=place)
-    return tuple(_line(f"{board}/line/{i}", at[3], list(g), tasks) for i, (at, g) in enumerate(groups))
+    groups = [list(group) for _, group in groupby(sorted(rows, key=place), key=place)]
+    return tuple(_line(f"{board}/line/{i}", names[g[0].arm], g, tasks) for i, g in enumerate(groups))
 
 
-def _line(key: str, name: str, rows: Sequence[Row], tasks: Sequence[str]) -> Line:
-    row, by_task = rows[-1], {row.task: row for row in rows}
+def _line(key: str, name: str, rows: Sequence[Row], tasks: Sequence[TaskKey]) -> Line:
+    row, by_task = rows[-1], {_task(row): row for row in rows}
+    assert len(by_task) == len(rows), f"{name} has two rows of one task"
     days = sorted({words.day(row) for row in rows})
     return Line(
         name=said(f"{key}/name", name),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from draftboard.errors import UserError
 from draftboard.judge.soundness import unsound
 from draftboard.judge.summary import Row, rows
+from draftboard.record.ids import digest
 from draftboard.record.records import RunRecord
 from draftboard.record.store import Store, load, parse_utc
+from draftboard.show.settings import setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +20,14 @@ class RunRows:
 
     run: RunRecord
     rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The row that stands for one arm on one task, and the later ones that are worse, oldest first."""
+
+    row: Row
+    passed_over: tuple[Row, ...]
 
 
 def read_all(store: Store) -> list[RunRows]:
@@ -31,19 +41,43 @@ def rows_of(store: Store) -> list[Row]:
     return [row for found in read_all(store) for row in found.rows]
 
 
+def choose(all_rows: Iterable[Row]) -> list[Choice]:
+    """One row for each setting, task, arm and weights: a valid one before one that is not, then one that is
+    not indicative, then the one with the most prompts, then the newest. Prompts that differ are another task,
+    whatever its name. Oldest first."""
+    groups: dict[Hashable, list[Row]] = {}
+    for row in sorted(all_rows, key=_moment):
+        groups.setdefault((setting(row), row.task, row.task_sha256, arm(row)), []).append(row)
+    choices = (choice for found in groups.values() for choice in _by_weights(found))
+    return sorted(choices, key=lambda choice: _moment(choice.row))
+
+
 def current(all_rows: Iterable[Row]) -> list[Row]:
-    """One row per arm and machine: the newest of those that are not indicative, else the newest. An arm's
-    id says what was measured, not on what, so equal ids on two machines are two rows. Rows of a task that
-    has changed since, on the same machine, are left out: their figures do not compare."""
-    chosen: dict[tuple[str, str], Row] = {}
-    newest: dict[tuple[str, str], str] = {}
-    ordered = sorted(all_rows, key=_moment)
-    for row in ordered:
-        newest[row.fingerprint, row.task] = row.task_sha256
-    for row in sorted(ordered, key=lambda row: not row.indicative):
-        if newest[row.fingerprint, row.task] == row.task_sha256:
-            chosen[row.fingerprint, row.arm] = row
-    return sorted(chosen.values(), key=_moment)
+    """The rows of `choose`."""
+    return [choice.row for choice in choose(all_rows)]
+
+
+def arm(row: Row) -> tuple[str, str, int, str]:
+    """What an arm was asked to be: method, K and options. Its weights are a fact of their own."""
+    return row.card.label, row.drafter, -1 if row.k is None else row.k, digest(row.options)
+
+
+def _by_weights(found: Sequence[Row]) -> Iterator[Choice]:
+    """A choice for each weights. An arm that failed may have failed before it read any: then it is a later
+    try at whichever weights were read, and stands for itself only where none were."""
+    unread = [row for row in found if _unread(row)]
+    read: dict[str | None, list[Row]] = {}
+    for row in found:
+        if not _unread(row):
+            read.setdefault(row.weights_sha256, []).append(row)
+    for group in read.values() or [unread]:
+        best = max(group, key=lambda row: (row.valid, not row.indicative, row.prompts, _moment(row)))
+        tries = group if group is unread else sorted([*group, *unread], key=_moment)
+        yield Choice(best, tuple(row for row in tries if _moment(row) > _moment(best)))
+
+
+def _unread(row: Row) -> bool:
+    return row.error is not None and row.weights_sha256 is None
 
 
 def verify(store: Store) -> str:

@@ -13,7 +13,7 @@ from draftboard.judge.explain import TILE_ROWS, group_size, start_d, tile, what_
 from draftboard.judge.summary import Row
 from draftboard.judge.terms import Terms
 from draftboard.record.store import Store
-from draftboard.show import layout, words
+from draftboard.show import layout, settings, words
 from draftboard.show.collect import RunRows, current, read_all
 
 TERM_HEADS = ("E[L]", "T_target", "T_draft", "T_verify", "T_other", "speedup")
@@ -41,7 +41,13 @@ def _explain(runs: Sequence[RunRows], ks: Sequence[int], tile_rows: int) -> Rend
     newest = runs[-1].run
     asked = ks or sorted({row.k for row in rows if row.k is not None})
     rule = tile_table(group_size(newest.target), asked, tile_rows, newest.verify_ms)
-    return Group(terms_table(rows), Text(f"\nTile rule for {words.visible(newest.target.id)}"), rule)
+    parts = (part for title, found in settings.grouped(rows) for part in _titled(title, found))
+    about = f"Tile rule for {newest.target.id}, verification timed in run {newest.id}"
+    return Group(FORMULA, *parts, Text(f"\n{words.visible(about)}"), rule)
+
+
+def _titled(title: str, rows: Sequence[Row]) -> tuple[RenderableType, ...]:
+    return Text(f"\n{words.visible(title)}", "bold"), terms_table(rows)
 
 
 def terms_of(row: Row) -> Terms | None:
@@ -51,17 +57,18 @@ def terms_of(row: Row) -> Terms | None:
     return Terms(*known) if len(known) == len(found) else None
 
 
-def terms_table(rows: Sequence[Row]) -> RenderableType:
-    """The terms of every arm that has them, its break-even length and two changes of its terms."""
+def terms_table(rows: Sequence[Row]) -> Table:
+    """The terms of every arm that has them, its break-even length and two changes of its terms; the rows are
+    those of one setting."""
     heads = ("task", "drafter", *TERM_HEADS, "break-even", "half draft cost", "one more token")
     table = layout.new_table(heads, "ll" + "r" * 9)
+    names = words.names(rows)
     for row in rows:
         terms = terms_of(row)
         if terms is not None and not row.baseline:
-            table.add_row(
-                Text(words.visible(row.task)), Text(words.visible(words.arm_name(row))), *_cells(terms)
-            )
-    return Group(FORMULA, table)
+            said = (words.task_name(row, rows), names[row.arm])
+            table.add_row(*(Text(words.visible(text)) for text in said), *_cells(terms))
+    return table
 
 
 def _cells(terms: Terms) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Sequence
+from operator import attrgetter
 
 from draftboard.judge.summary import Row
 from draftboard.record.codec import to_json
@@ -19,14 +20,22 @@ FIELDS = (
     *("acceptance_length_lo", "acceptance_length_hi", "acceptance_rate", "proposal_rate"),
     *("speedup_end_to_end", "speedup_end_to_end_lo", "speedup_end_to_end_hi"),
     *("t_target_ms", "t_draft_ms", "t_verify_ms", "t_other_ms", "draft_share"),
-    *("lossless_reason", "reasons", "missing", "error"),
+    *("draft_prefill_ms", "lossless_reason", "reasons", "missing", "error"),
+    *("suite", "revision", "fingerprint", "task_version", "task_sha256", "options", "weights_sha256"),
+    *("max_new_tokens", "thinking", "template", "top_k", "top_p", "seed"),
 )
-"""Fields of a row in the machine-readable formats, the ones that most readers want first."""
+"""Fields of a row in the machine-readable formats, the ones that most readers want first. Whatever decides
+which rows compare is among them."""
+
+_INSIDE = {
+    **{name: f"generation.{name}" for name in ("max_new_tokens", "thinking", "template")},
+    **{name: f"sampling.{name}" for name in ("top_k", "top_p", "seed")},
+}
 
 
 def records(rows: Sequence[Row]) -> list[dict[str, Json]]:
     """The rows as plain data, with the keys of `FIELDS`."""
-    return [{name: to_json(getattr(row, name)) for name in FIELDS} for row in rows]
+    return [{name: to_json(attrgetter(_INSIDE.get(name, name))(row)) for name in FIELDS} for row in rows]
 
 
 def as_json(rows: Sequence[Row]) -> str:
@@ -56,6 +65,7 @@ def as_parquet(rows: Sequence[Row]) -> bytes:
 def _flat(record: dict[str, Json]) -> dict[str, Json]:
     plain = {
         "reasons": "; ".join(record["reasons"]),
+        "options": "; ".join(f"{name}={value}" for name, value in record["options"].items()),
         "missing": "; ".join(f"{name}: {why}" for name, why in record["missing"].items()),
     }
     return {**record, **plain}

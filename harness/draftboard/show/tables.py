@@ -6,7 +6,6 @@ import html
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -15,13 +14,13 @@ from rich.text import Text
 from draftboard.errors import UserError, unknown
 from draftboard.judge.metrics import BY_NAME
 from draftboard.judge.summary import Row
-from draftboard.show import published, words
+from draftboard.show import published, settings, words
 from draftboard.show.collect import rows_of, verify
 from draftboard.show.export import as_csv, as_json, as_parquet
 from draftboard.show.layout import new_table, show
 from draftboard.show.words import Tone
 
-__all__ = ["FORMATS", "columns", "markdown", "notes", "render", "rows_of", "table", "verify"]
+__all__ = ["FORMATS", "columns", "markdown", "notes", "render", "rows_of", "shared_lines", "table", "verify"]
 
 NOTHING = "No results yet; `draftboard run` makes some."
 PLAIN_WIDTH = 160
@@ -66,7 +65,7 @@ def columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     each row needs a column."""
     names = words.names(rows)
     shown = (
-        Column("task", "task", lambda row: Cell(row.task), right=False),
+        Column("task", "task", lambda row: Cell(words.task_name(row, rows)), right=False),
         Column("drafter", "drafter", lambda row: Cell(names[row.arm]), right=False),
         _figure("acceptance_length"),
         Column("speedup", "speedup", lambda row: Cell(words.speedup_words(row), words.speedup_tone(row))),
@@ -99,7 +98,8 @@ def _state(row: Row) -> Cell:
 
 def table(rows: Sequence[Row]) -> RenderableType:
     """A table for a rich console, one for each target, machine and setting, with its notes below."""
-    return Group(*(part for title, part_rows in _grouped(rows) for part in _one_table(title, part_rows)))
+    groups = settings.grouped(rows)
+    return Group(*(part for title, found in groups for part in _one_table(title, found)))
 
 
 def _one_table(title: str, rows: Sequence[Row]) -> Iterable[RenderableType]:
@@ -115,13 +115,17 @@ def _one_table(title: str, rows: Sequence[Row]) -> Iterable[RenderableType]:
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    """Every reason against a row, every tie and the reason of each dash; arms that share a note share its
-    line."""
-    names, fields = words.names(rows), {column.field for column in columns(rows)}
+    """Every reason against a row, every tie and the reason of each dash."""
+    fields = {column.field for column in columns(rows)}
+    return shared_lines(rows, ((row, text) for row in rows for text in _remarks(row, fields)))
+
+
+def shared_lines(rows: Sequence[Row], remarks: Iterable[tuple[Row, str]]) -> list[str]:
+    """Remarks on some of the rows, each with its task and arm; arms that share a remark share its line."""
+    names = words.names(rows)
     arms: dict[tuple[str, str], list[str]] = {}
-    for row in rows:
-        for text in _remarks(row, fields):
-            arms.setdefault((row.task, text), []).append(names[row.arm])
+    for row, text in remarks:
+        arms.setdefault((words.task_name(row, rows), text), []).append(names[row.arm])
     return [f"{task}, {'; '.join(dict.fromkeys(found))}: {text}" for (task, text), found in arms.items()]
 
 
@@ -137,7 +141,7 @@ def _remarks(row: Row, fields: Container[str]) -> Iterator[str]:
 def markdown(rows: Sequence[Row]) -> str:
     """The same tables in Markdown."""
     parts = []
-    for title, part_rows in _grouped(rows):
+    for title, part_rows in settings.grouped(rows):
         shown = columns(part_rows)
         lines = [[_md(column.cell(row).text) for column in shown] for row in part_rows]
         head = [[_md(column.title) for column in shown], ["--:" if c.right else "---" for c in shown]]
@@ -176,13 +180,6 @@ def render(rows: Sequence[Row], form: str, out: Path | None = None) -> str:
     if isinstance(made, bytes):
         raise UserError(f"{form} is not text; give a file to write with --out")
     return made
-
-
-def _grouped(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
-    ordered = sorted(rows, key=lambda row: (words.settings(row), row.fingerprint))
-    groups = groupby(ordered, key=lambda row: (words.settings(row), row.fingerprint))
-    listed = [(title, list(group)) for (title, _), group in groups]
-    return [(f"{title}, indicative" if _stamped(found) else title, found) for title, found in listed]
 
 
 def _md(text: str) -> str:

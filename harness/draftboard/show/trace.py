@@ -12,13 +12,13 @@ from rich.text import Text
 from draftboard.errors import UserError, unknown
 from draftboard.judge.lossless import Verdict
 from draftboard.judge.metrics import METRICS, measure
-from draftboard.judge.positions import by_position
+from draftboard.judge.positions import CONDITIONAL, UNCONDITIONAL, by_position
 from draftboard.judge.sample import take_sample
 from draftboard.judge.summary import Row, rows, verdict_of
 from draftboard.judge.terms import fit, predict
 from draftboard.record.records import Arm, RunRecord
 from draftboard.record.store import Store, load
-from draftboard.show import layout, tables, words
+from draftboard.show import layout, settings, tables, words
 from draftboard.show.explanation import what_if_table
 from draftboard.show.reply import reply
 
@@ -39,7 +39,7 @@ def arm_record(run: RunRecord, arms: Sequence[Arm], arm: Arm, prompt_id: str | N
     baseline = next(one for one in arms if one.id == run.baseline)
     row = next(row for row in rows(run, arms) if row.arm == arm.id)
     parts: list[RenderableType] = [_head(run, row), _figures(baseline, arm), *_reasons(row)]
-    parts += [*_lossless(verdict_of(arm)), *_positions(arm), *_terms(baseline, arm)]
+    parts += [*_lossless(verdict_of(arm, run.dtype)), *_positions(arm), *_terms(baseline, arm)]
     return Group(*parts, *reply(arm, prompt_id))
 
 
@@ -61,7 +61,7 @@ def _head(run: RunRecord, row: Row) -> Text:
     stamp = "  indicative" if run.indicative else ""
     lines = (
         f"{words.arm_name(row)} on {row.task_title}{stamp}",
-        words.settings(row),
+        settings.heading(row),
         f"run {run.id}, {run.created_utc}, {row.prompts} prompts, {row.replies} replies",
         f"reproduce: {run.command}",
     )
@@ -107,7 +107,8 @@ def _positions(arm: Arm) -> list[RenderableType]:
     for p in positions:
         shares = (words.figure(p.unconditional, ""), words.figure(p.conditional, ""))
         table.add_row(str(p.position), str(p.proposed), str(p.accepted), *shares)
-    return [table]
+    definitions = (f"of all drafts: {UNCONDITIONAL}", f"of those tested: {CONDITIONAL}")
+    return [table, *(Text(text, "dim") for text in definitions)]
 
 
 def _terms(baseline: Arm, arm: Arm) -> list[RenderableType]:

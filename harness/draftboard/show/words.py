@@ -70,23 +70,32 @@ def arm_name(row: Row) -> str:
 
 
 def names(rows: Sequence[Row]) -> dict[str, str]:
-    """A name for each arm by its id: method and K, and where those do not tell two arms apart, the options
-    in which they differ."""
+    """A name for each arm by its id: method and K, and where those do not tell two arms apart, what does:
+    options, the module or the weights."""
     return {row.arm: arm_name(row) + _difference(row, rows) for row in rows}
 
 
 def _difference(row: Row, rows: Sequence[Row]) -> str:
-    alike = [other.options for other in rows if arm_name(other) == arm_name(row)]
-    differing = (n for n, value in row.options.items() if any(o.get(n) != value for o in alike))
-    shown = ", ".join(f"{name}={row.options[name]}" for name in differing)
+    alike = [_identity(other) for other in rows if arm_name(other) == arm_name(row)]
+    differing = ((n, value) for n, value in _identity(row).items() if any(o.get(n) != value for o in alike))
+    shown = ", ".join(f"{name}={value}" for name, value in differing)
     return f" ({shown})" if shown else ""
 
 
-def settings(row: Row) -> str:
-    """What all rows of one table share."""
-    warmth = "greedy" if row.temperature == 0 else f"temperature {row.temperature:g}"
-    streams = "" if row.concurrency == 1 else f", {row.concurrency} at once"
-    return f"{row.target} in {row.dtype} on {row.device}, {row.engine}, {warmth}{streams}"
+def _identity(row: Row) -> dict[str, object]:
+    weights = DASH if row.weights_sha256 is None else row.weights_sha256[:8]
+    return {"module": row.drafter, **row.options, "weights": weights}
+
+
+def task_name(row: Row, rows: Sequence[Row]) -> str:
+    """A row's task, and where other prompts go by the same name, which version of it."""
+    return row.task + task_mark(row, rows)
+
+
+def task_mark(row: Row, rows: Sequence[Row]) -> str:
+    """What tells a row's task from others of its name; empty where nothing must."""
+    alike = {other.task_sha256 for other in rows if other.task == row.task}
+    return f" (version {row.task_version}, {row.task_sha256[:8]})" if len(alike) > 1 else ""
 
 
 def day(row: Row) -> str:
