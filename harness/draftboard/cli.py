@@ -1,6 +1,7 @@
 """The `draftboard` command: parses, imports what it needs, calls. It decides nothing.
 
-Exit codes: 0 done; 1 a drafter broke its contract (check-drafter); 2 the command was wrong (one line says
+Exit codes: 0 done; 1 a drafter broke its contract (check-drafter) or its checkpoint is read wrongly (inspect
+--self-test); 2 the command was wrong (one line says
 what and what to do); 6 some arms of a run failed, the others are stored; 130 interrupted, what was measured
 is kept.
 """
@@ -139,6 +140,38 @@ def check_drafter(
 
     kept = commands.check_drafter(module, _options(option), plugins, Console())
     raise typer.Exit(0 if kept else BROKEN_PROMISE)
+
+
+@app.command()
+def inspect(
+    checkpoint: Annotated[str, typer.Argument(help="A drafter's checkpoint: a folder or a hub id.")],
+    target: Annotated[
+        str | None, typer.Option(help="Target it is to draft for: embedded id, folder, or hub id[@revision].")
+    ] = None,
+    revision: Annotated[str | None, typer.Option(help="The checkpoint's revision on the hub.")] = None,
+    self_test: Annotated[
+        bool, typer.Option("--self-test", help="Read it by wrong conventions too and compare acceptance.")
+    ] = False,
+    task: Annotated[str, typer.Option(help="Task whose prompts the self-test drafts for.")] = "chat",
+    limit: Annotated[int, typer.Option(help="Prompts of the self-test.")] = 16,
+    max_new_tokens: Annotated[int, typer.Option(help="Most tokens of a reply in the self-test.")] = 64,
+    thinking: Annotated[
+        bool | None,
+        typer.Option("--thinking/--no-thinking", help="The chat template's flag (default: the task's)."),
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    plugins: Annotated[
+        str, typer.Option(help="Package whose module `checkpoints` reads it.")
+    ] = "draftboard_drafters",
+    root: Root = Path(),
+) -> None:
+    """Show what a drafter's checkpoint holds and how it is read (exit code 1: the self-test failed)."""
+    from draftboard.measure import inspection_view as view
+
+    texts = view.Texts(task, root, thinking, limit, max_new_tokens) if self_test else None
+    sound = view.run(checkpoint, revision, _target(target), plugins, dtype, device, texts, Console())
+    raise typer.Exit(0 if sound else BROKEN_PROMISE)
 
 
 @app.command()

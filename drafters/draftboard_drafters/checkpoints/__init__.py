@@ -25,6 +25,7 @@ layer's tensors) and `parallel` (a block drafter's).
 from __future__ import annotations
 
 from draftboard_drafters.checkpoints.exporting import export
+from draftboard_drafters.checkpoints.inspecting import inspect
 from draftboard_drafters.checkpoints.loader import load, load_as
 from draftboard_drafters.checkpoints.record import Checkpoint, Expected, Parallel, Plan, Serial, Spec
 from draftboard_drafters.checkpoints.serving import Served, serve
@@ -38,6 +39,7 @@ __all__ = [
     "Served",
     "Spec",
     "export",
+    "inspect",
     "load",
     "load_as",
     "serve",
