@@ -42,9 +42,7 @@ def test_reserving_moves_nothing_until_the_rows_are_written() -> None:
 def test_a_context_that_does_not_fit_is_the_users_to_mend(rows: int) -> None:
     cache = kv_cache()
     cache.length = 5
-    with pytest.raises(
-        UserError, match=f"context of {5 + rows} tokens does not fit the cache of 8; raise --max"
-    ):
+    with pytest.raises(UserError, match=f"context of {5 + rows} tokens does not fit the cache of 8; shorten"):
         cache.reserve(rows)
 
 
