@@ -83,7 +83,5 @@ def test_the_limit_is_the_room_that_is_left() -> None:
 def test_a_cache_with_room_for_all_but_the_last_token_is_enough(script: Script) -> None:
     target = tiny_target(max_context=len(PROMPT) + 20 - 1)
     check(run(target, Watched(target, script), 20), 20)
-    with pytest.raises(
-        UserError, match=r"context of \d+ tokens does not fit the cache of 24; shorten"
-    ):
+    with pytest.raises(UserError, match=r"context of \d+ tokens does not fit the cache of 24; shorten"):
         run(target, Scripted(script), 21)

@@ -305,4 +305,6 @@ def _options(pairs: list[str] | None) -> dict[str, Any]:
 
 def _command_line() -> str:
     """The command as typed, to reproduce the run."""
-    return shlex.join(["draftboard", *sys.argv[1:]])
+    from draftboard.record.ids import without_folders
+
+    return shlex.join(["draftboard", *map(without_folders, sys.argv[1:])])
