@@ -11,13 +11,10 @@ from torch import Tensor, nn
 
 from draftboard.drafter import FINAL_NORM
 from draftboard.measure import fused
-from draftboard.measure.clock import Clock
-from draftboard.measure.decode import decode
-from draftboard.measure.sampling import Randomness, Sampler
 from draftboard.measure.target import TargetModel
-from draftboard.record.records import Sampling
 from scripted import Scripted, always
 from tiny import plain_greedy, tiny_model
+from watched import run
 
 Changes = dict[str, Any]
 
@@ -152,17 +149,15 @@ def test_families_unknown_to_the_fused_forward_run_as_modules(family: str) -> No
     follows_transformers(model, target)
 
 
-@both_forwards
 @fused_families
-def test_greedy_text_is_transformers(family: str, forward: str) -> None:
+def test_greedy_text_is_transformers(family: str) -> None:
     model = rough(FUSED[family][0], **FUSED[family][1])
-    target = as_target(model, forward)
-    sampler = Sampler(Sampling(), Randomness(0, target.device))
     prompt = [5, 17, 60, 2]
-    reply = decode(
-        target, Scripted(always()), torch.tensor(prompt), sampler, Clock(target.device), max_new_tokens=12
-    )
-    assert list(reply.token_ids) == plain_greedy(model, prompt, 12)
+    plain = plain_greedy(model, prompt, 12)
+    for forward in ("fused", "module"):
+        target = as_target(model, forward)
+        reply = run(target, Scripted(always()), 12, prompt)
+        assert list(reply.token_ids) == plain
 
 
 @both_forwards
