@@ -32,7 +32,7 @@ bench: $(READY) ## measure the quick suite (minutes), print the table, write the
 	test $$status -eq 0 -o $$status -eq 6 || exit $$status; \
 	$(BIN)/draftboard results && $(BIN)/draftboard site && exit $$status
 
-smoke: $(READY) ## run every step of a measurement on 2 prompts per task, keep nothing
+smoke: $(READY) ## run every step of a measurement on 1 prompt per task, keep nothing
 	@echo "smoke: measuring suite 'smoke' into a temporary folder"
 	@out=$$(mktemp -d) && trap 'rm -rf "$$out"' EXIT && $(BIN)/draftboard run --suite smoke --out "$$out"
 

@@ -171,7 +171,7 @@ def test_a_chosen_arm_keeps_the_options_of_the_suite(suite: Suite) -> None:
 @pytest.mark.parametrize(
     "name, limit, max_new_tokens, indicative, ks",
     [
-        ("smoke", 2, 16, True, [4, 8]),
+        ("smoke", 1, 8, True, [4]),
         ("quick", 6, 96, True, [4, 8]),
         ("standard", 32, 128, False, [3, 7]),
     ],
