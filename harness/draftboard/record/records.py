@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from draftboard.record.telemetry import Telemetry, Window
+
 SCHEMA = 1
 
 Json = Any
@@ -285,7 +287,7 @@ class Arm:
     validity: Validity
     error: str | None
     """What stopped the arm; its traces until then are kept."""
-    telemetry: Json = None
+    telemetry: Telemetry | None = None
     telemetry_missing: str | None = "not sampled"
 
 
@@ -320,3 +322,6 @@ class RunRecord:
     arms: tuple[str, ...]
     verify_ms: dict[str, float] = field(default_factory=dict)
     """Median time of one forward by the number of its rows, at the context length of the run's prompts."""
+    idle: Window | None = None
+    """The devices at rest, target loaded: what net energy is reckoned from."""
+    idle_missing: str | None = "not sampled"
