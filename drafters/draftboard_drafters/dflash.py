@@ -169,6 +169,13 @@ def drafts_asked(checkpoint: Checkpoint, num_speculative_tokens: int | None) -> 
     return k
 
 
+def drafter(
+    checkpoint: Checkpoint, target: Target, sampler: DraftSampler, num_speculative_tokens: int | None
+) -> DFlash:
+    """A drafter from a checkpoint that fits the target. Raises UserError where it does not."""
+    return DFlash(checkpoint, target, sampler, num_speculative_tokens)
+
+
 def build(
     target: Target,
     sampler: DraftSampler,
@@ -183,7 +190,7 @@ def build(
     is another method's, does not fit the target, or was trained for fewer drafts than asked for.
     """
     loaded = checkpoints.load_as("dflash", checkpoint, revision)
-    return DFlash(loaded, target, sampler, num_speculative_tokens)
+    return drafter(loaded, target, sampler, num_speculative_tokens)
 
 
 def example(target: Target, sampler: DraftSampler, *, num_speculative_tokens: int = 3) -> Drafter:
@@ -191,4 +198,4 @@ def example(target: Target, sampler: DraftSampler, *, num_speculative_tokens: in
     checkpoint = random_block_drafter(
         "dflash", target, block_size=num_speculative_tokens + 1, anchor_predicts=False
     )
-    return DFlash(checkpoint, target, sampler, None)
+    return drafter(checkpoint, target, sampler, None)

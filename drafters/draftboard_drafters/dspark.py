@@ -23,8 +23,7 @@ The confidence head estimates whether draft k passes, given that all before it d
 
 c_k is known before x_k is drawn, so cutting the draft before the first k with c_k below a threshold decides
 on x_k without looking at it, and stays lossless; a rule that looked at c_{k+1} would not (appendix A). The
-threshold is static here; the paper's scheduler, which sets it by the load of a serving batch, has nothing to
-do at one sequence.
+threshold is static here; the paper's scheduler, which sets it by the load of a serving batch, needs a batch.
 """
 
 from __future__ import annotations
@@ -200,6 +199,17 @@ class DSpark:
         self.backbone.forget()
 
 
+def drafter(
+    checkpoint: Checkpoint,
+    target: Target,
+    sampler: DraftSampler,
+    num_speculative_tokens: int | None,
+    confidence_threshold: float = 0.0,
+) -> DSpark:
+    """A drafter from a checkpoint that fits the target. Raises UserError where it does not."""
+    return DSpark(checkpoint, target, sampler, num_speculative_tokens, confidence_threshold)
+
+
 def build(
     target: Target,
     sampler: DraftSampler,
@@ -216,7 +226,7 @@ def build(
     drafts than asked for, or has no confidence head to compare with the threshold.
     """
     loaded = checkpoints.load_as("dspark", checkpoint, revision)
-    return DSpark(loaded, target, sampler, num_speculative_tokens, confidence_threshold)
+    return drafter(loaded, target, sampler, num_speculative_tokens, confidence_threshold)
 
 
 def example(
@@ -237,4 +247,4 @@ def example(
         markov_rank=8,
         confidence="hidden and previous token",
     )
-    return DSpark(checkpoint, target, sampler, None, confidence_threshold)
+    return drafter(checkpoint, target, sampler, None, confidence_threshold)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from torch import Tensor
 
-from draftboard.drafter import FINAL_NORM, Origin
+from draftboard.drafter import FINAL_NORM, Origin, UserError
 from draftboard_drafters._layers import Geometry, Rope, Sight
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -97,9 +98,18 @@ class Spec:
         """The taps in a target of `num_layers` blocks.
 
         Files of the first EAGLE-3 code base name none: its code always takes the inputs of the blocks 2,
-        half the depth, and the third from the end.
+        half the depth, and the third from the end. Raises UserError for a target so shallow that these are
+        not three states in rising order: that code takes fewer then, or others.
         """
-        return self.taps or (2, num_layers // 2, num_layers - 3)
+        if self.taps:
+            return self.taps
+        taps = (2, num_layers // 2, num_layers - 3)
+        if not taps[0] < taps[1] < taps[2]:
+            raise UserError(
+                f"the checkpoint names no taps, and the rule for such files (2, half the depth, 3 from the"
+                f" end) gives {taps} in a target of {num_layers} layers; it needs at least 7"
+            )
+        return taps
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +166,7 @@ class Checkpoint(Spec):
         shape, floats = self.geometry, [t for t in self.tensors.values() if t.is_floating_point()]
         parts = [
             f"{self.method} in {self.layout} layout",
-            f"K {self.k}{_block_words(self.parallel)}",
+            f"K {self.k}{_block_words(self.parallel)}{_serial_words(self.serial)}",
             f"{self.layers} layer{'s' if self.layers > 1 else ''} of width {shape.hidden_size}"
             f" ({shape.heads} heads, {shape.kv_heads} KV heads of {shape.head_dim})",
             f"taps {_tap_words(self.taps)}",
@@ -186,3 +196,10 @@ def _block_words(parallel: Parallel | None) -> str:
     markov = f", {parallel.markov} Markov head of rank {parallel.markov_rank}" if parallel.markov else ""
     confidence = f", confidence from {parallel.confidence}" if parallel.confidence else ""
     return f" (block {parallel.block_size}, anchor slot {slot}, mask {parallel.mask_id}{markov}{confidence})"
+
+
+def _serial_words(serial: Serial | None) -> str:
+    """The switches of a serial drafter that are on; the others are off."""
+    if serial is None:
+        return ""
+    return f" (on: {', '.join(name for name, on in dataclasses.asdict(serial).items() if on) or 'none'})"

@@ -17,9 +17,6 @@ from draftboard_drafters.checkpoints.record import Checkpoint, Parallel, Serial
 
 Readings = Iterator[tuple[str, Checkpoint]]
 
-_MAKERS = {"dflash": "DFlash", "dspark": "DSpark", "eagle3": "drafter", "mtp": "drafter"}
-"""What builds a method's drafter from (checkpoint, target, sampler, K), in the module of its name."""
-
 
 def variations(checkpoint: Checkpoint, num_layers: int) -> tuple[Variation, ...]:
     """The checkpoint as it is, then every reading of it that differs in one convention and can be run with a
@@ -40,7 +37,7 @@ def _maker(checkpoint: Checkpoint, turned: int = 0) -> Callable[[Target, DraftSa
     def make(target: Target, sampler: DraftSampler) -> Drafter:
         # Imported here: the drafters import this package.
         module = importlib.import_module(f"draftboard_drafters.{checkpoint.method}")
-        drafter: Drafter = getattr(module, _MAKERS[checkpoint.method])(checkpoint, target, sampler, None)
+        drafter: Drafter = module.drafter(checkpoint, target, sampler, None)
         return Turned(drafter, turned) if turned else drafter
 
     return make
