@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub
+import huggingface_hub as hub
 import torch
+from huggingface_hub.errors import EntryNotFoundError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from draftboard.errors import UserError
 from draftboard_drafters.checkpoints.config import Config
 
-_WANTED = ["config.json", "*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin"]
+_INDEX = "model.safetensors.index.json"
+_WEIGHTS = ["*.safetensors", "pytorch_model*.bin"]
+
+
+Belonging = Callable[[Config, Collection[str]], Collection[str]]
+"""Which of a checkpoint's keys its drafter needs, by its configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +42,10 @@ class Source:
     tensors: Mapping[str, Stored]
 
 
-def open_checkpoint(path: str, revision: str | None) -> Source:
-    """Opens a folder or a hub id. Raises UserError when there is nothing to open."""
-    folder = _folder(path, revision)
+def open_checkpoint(path: str, revision: str | None, belonging: Belonging) -> Source:
+    """Opens a folder or a hub id; of the latter's files only those with keys that belong to the drafter are
+    fetched. Raises UserError when there is nothing to open."""
+    folder = _folder(path, revision, belonging)
     files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
     if not files:
         raise UserError(f"{path}: no *.safetensors and no pytorch_model*.bin in {folder}; give a checkpoint")
@@ -52,18 +59,32 @@ def open_checkpoint(path: str, revision: str | None) -> Source:
     return Source(path, _config(path, folder), tensors)
 
 
-def _folder(path: str, revision: str | None) -> Path:
+def _folder(path: str, revision: str | None, belonging: Belonging) -> Path:
     folder = Path(path).expanduser()
     if folder.is_dir():
         return folder
     try:
-        fetched = huggingface_hub.snapshot_download(path, revision=revision, allow_patterns=_WANTED)
-    except (OSError, ValueError, RuntimeError) as error:
+        return _fetched(path, revision, belonging)
+    except (EntryNotFoundError, OSError, ValueError, RuntimeError) as error:
         first = str(error).strip().split("\n", maxsplit=1)[0]
         raise UserError(
             f"drafter checkpoint {path!r} is no folder here and cannot be fetched from the hub: {first[:200]}"
         ) from error
-    return Path(fetched)
+
+
+def _fetched(path: str, revision: str | None, belonging: Belonging) -> Path:
+    """The folder with a hub id's configuration and, of many files of weights, those that are needed: a module
+    inside a target does not cost the target's."""
+    folder = Path(hub.hf_hub_download(path, "config.json", revision=revision)).parent
+    commit = folder.name  # the hub's cache calls it so; all other files have to be of the same one
+    try:
+        index = Path(hub.hf_hub_download(path, _INDEX, revision=commit))
+    except EntryNotFoundError:
+        return Path(hub.snapshot_download(path, revision=commit, allow_patterns=_WEIGHTS))
+    files: dict[str, str] = json.loads(index.read_text())["weight_map"]
+    for file in sorted({files[key] for key in belonging(_config(path, folder), files)}):
+        hub.hf_hub_download(path, file, revision=commit)
+    return folder
 
 
 def _config(path: str, folder: Path) -> Config:

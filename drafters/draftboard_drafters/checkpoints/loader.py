@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import ModuleType
 
 import torch
@@ -29,7 +29,7 @@ def load(path: str, revision: str | None = None) -> Checkpoint:
     Raises UserError, naming file and reason, when nothing is there, no layout recognises it, it cannot be
     run here, or a tensor is missing, unexpected, or of another shape or kind than its layout says.
     """
-    source = open_checkpoint(path, revision)
+    source = open_checkpoint(path, revision, belonging)
     shapes = {key: stored.shape for key, stored in source.tensors.items()}
     plan = recognise(source.config, shapes)
     check_shapes(plan, shapes, path)
@@ -41,6 +41,21 @@ def load(path: str, revision: str | None = None) -> Checkpoint:
     own = source.config.section(OWN_SECTION)
     trained_here = own.maybe("origin", str) == "trained here"
     return assemble(plan, tensors, path, "trained here" if trained_here else "published")
+
+
+def belonging(config: Config, keys: Collection[str]) -> list[str]:
+    """`own_keys` by the layout that recognises the checkpoint.
+
+    Raises UserError when no layout recognises the checkpoint, or it cannot be run here.
+    """
+    plan = recognise(config, dict.fromkeys(keys, ()))
+    return own_keys(plan, keys)
+
+
+def own_keys(plan: Plan, keys: Collection[str]) -> list[str]:
+    """The keys in a file that are in the plan or unknown to it, not those of something else."""
+    own, others = plan.keys, tuple(plan.ignored)
+    return [key for key in keys if key in own or not key.startswith(others)]
 
 
 def load_as(method: str, path: str, revision: str | None = None) -> Checkpoint:
@@ -103,8 +118,7 @@ def check_shapes(plan: Plan, shapes: Shapes, where: str) -> None:
     """Raises UserError unless the stored tensors are exactly those of the plan."""
     what = f"{where} ({plan.spec.method} in {plan.spec.layout} layout)"
     missing = [e.file_key for e in plan.tensors if e.absent is None and e.file_key not in shapes]
-    known = {expected.file_key for expected in plan.tensors}
-    strange = sorted(key for key in shapes if key not in known and not key.startswith(tuple(plan.ignored)))
+    strange = sorted(set(own_keys(plan, shapes)) - plan.keys)
     if missing or strange:
         problems = [
             *([f"missing {_some(missing)}, which nothing else provides"] if missing else []),

@@ -140,6 +140,11 @@ class Plan:
     ignored: Mapping[str, str] = field(default_factory=dict)
     """Beginnings of file keys that belong to something else, and to what."""
 
+    @property
+    def keys(self) -> frozenset[str]:
+        """The keys of its tensors in the file."""
+        return frozenset(expected.file_key for expected in self.tensors)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint(Spec):
