@@ -85,3 +85,10 @@ def test_a_cache_with_room_for_all_but_the_last_token_is_enough(script: Script) 
     check(run(target, Watched(target, script), 20), 20)
     with pytest.raises(UserError, match=r"context of \d+ tokens does not fit the cache of 24; shorten"):
         run(target, Scripted(script), 21)
+
+
+def test_a_prompt_without_tokens_is_refused_before_anything_runs() -> None:
+    target = tiny_target()
+    with pytest.raises(UserError, match=r"the prompt has no tokens.*; give at least one"):
+        run(target, Scripted(always()), 5, [])
+    assert target.length == 0

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from draftboard.drafter import Drafter
+from draftboard.errors import UserError
 from draftboard.measure.clock import Clock, Span
 from draftboard.measure.sampling import Sampler
 from draftboard.measure.target import TargetModel
@@ -71,8 +72,11 @@ def decode(
     """One reply to prompt_ids int64 [n], at most `max_new_tokens` >= 1 long, every round recorded.
 
     Plain decoding is this same loop with a drafter that guesses nothing. After every round the target's
-    cache holds the committed tokens minus the newest.
+    cache holds the committed tokens minus the newest. Raises UserError for a prompt without tokens, and
+    DrafterFault for a drafter that breaks its contract.
     """
+    if len(prompt_ids) == 0:
+        raise UserError("the prompt has no tokens, and a reply needs something to follow; give at least one")
     target.begin(drafter.taps)
     began = clock.now_ms()
     with clock.span("prefill") as prefill:

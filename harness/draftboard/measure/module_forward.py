@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from draftboard.drafter import FINAL_NORM
 from draftboard.errors import UserError
 from draftboard.measure.cache import ModuleCache
+from draftboard.measure.readout import AFTER, Readout
 
 
 class ModuleForward:
@@ -22,6 +23,8 @@ class ModuleForward:
         self.model = model
         self.blocks = _blocks(model)
         self.norm = _final_norm(model)
+        self.readout = Readout(model)
+        self.readable = self.readout.is_the_models(model, self.norm)
         self.cache = ModuleCache(len(self.blocks), capacity)
         parameters = inspect.signature(model.forward).parameters
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"
@@ -37,9 +40,13 @@ class ModuleForward:
         return normed
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Logits [n, V] of normed states [n, H]."""
-        logits: Tensor = self.model.get_output_embeddings()(hidden)
-        return logits
+        """Logits [n, V] of normed states [n, H]. Raises UserError where they would not be the model's."""
+        if not self.readable:
+            raise UserError(
+                f"{type(self.model).__name__} turns its last state into logits by more than its head and"
+                f" {', '.join(AFTER)}; drafters that read through this target's head cannot be run"
+            )
+        return self.readout(hidden)
 
     def run(self, ids: Tensor, taps: tuple[int, ...], last_only: bool) -> tuple[Tensor, Tensor]:
         """Appends ids [m] to the cache. Returns logits [m or 1, V] and features [m, L, H]."""
