@@ -12,6 +12,8 @@ from typing import Literal
 
 Status = Literal["ok", "unsupported", "no_permission", "not_sampled", "error"]
 DeviceKind = Literal["gpu", "mig", "cpu"]
+SeriesKind = Literal["gauge", "counter", "mean"]
+"""Read many times; read at both edges, where only the difference tells; one mean over the window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,7 @@ class Series:
     """One quantity of one device within one window."""
 
     unit: str
+    kind: SeriesKind
     status: Status
     source: str | None = None
     """How it was read, for instance from the driver's own buffer or by polling."""
