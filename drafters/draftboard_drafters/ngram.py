@@ -125,9 +125,9 @@ def build(
     """An n-gram drafter.
 
     The defaults rest on a replay of a 135M chat model's greedy replies of at most 128 tokens, by
-    `harness/bench/ngram_replay.py` over the records in `results/`. Tokens emitted a round with K = 8, for chat,
-    code and copying: n from 4 to 1 has 1.88, 2.06 and 2.94, n from 4 to 2 has 1.73, 1.91 and 2.69, n of 5
-    alone 1.48, 1.57 and 2.09. A fifth token of suffix adds less than 0.5 %. The oldest place is no clear
+    `harness/bench/ngram_replay.py` over the records in `results/`. Tokens emitted a round with K = 8, for
+    chat, code and copying: n from 4 to 1 has 1.88, 2.06 and 2.94, n from 4 to 2 has 1.73, 1.91 and 2.69, n of
+    5 alone 1.48, 1.57 and 2.09. A fifth token of suffix adds less than 0.5 %. The oldest place is no clear
     loser: 2 % worse in chat, 1 % in copying, 2 % better in code. A proposal costs no forward, so K is larger
     than for a model. Raise `min_n` where a wasted row is dear: it only changes speed.
 
