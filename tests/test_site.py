@@ -5,42 +5,29 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from draftboard.errors import UserError
 from draftboard.judge.metrics import METRICS
-from draftboard.record.records import Generation, TaskRef, Weights
+from draftboard.record.records import Generation
 from draftboard.record.store import Store
 from draftboard.show import site
-from draftboard.show.boards import make_page
 from draftboard.show.collect import read_all
-from draftboard.show.page import facts
-from record_factory import ENVIRONMENT, GUESSING, PLAIN, make_run, random_arms
+from draftboard.show.web.boards import make_front
+from draftboard.show.web.page import Board
+from record_factory import ENVIRONMENT, GUESSING, PLAIN, random_arms
+from site_factory import HOSTILE, ROOT, Elements, write, write_methods
 
-TEMPLATES = Path(__file__).resolve().parents[1] / "site" / "templates"
-HOSTILE = 'a" onmouseover="x <b>&</script><script>alert(1)</script>\u202e' + "w" * 200
+
+def boards_of(store: Store) -> tuple[Board, ...]:
+    return make_front(read_all(store)).boards
 
 
-def write(store: Store, seed: int, task: str, *, arms=None, prompts=8, mark="", run="run", **changes) -> None:
-    """A run of one task with a sound arm, a slow one and a failed one; ids differ by task and `mark`."""
-    base, arm = random_arms(seed, prompts)
-    slow = tuple(replace(t, decode_ms=t.decode_ms * 3, wall_ms=t.wall_ms * 3) for t in arm.traces)
-    made = [
-        base,
-        replace(arm, id="guess4"),
-        replace(arm, id="guess8", k=8, traces=slow, weights=Weights(10, "ab", "random")),
-        replace(arm, id="guess16", k=16, traces=(), error="out of <memory>", losslessness=None),
-    ]
-    made = [
-        replace(a, id=f"{a.id}-{task}{mark}", baseline=f"{base.id}-{task}{mark}", run=f"{run}-{task}")
-        for a in arms or made
-    ]
-    title, sha256 = changes.pop("title", f"The {task} task"), changes.pop("sha256", task * 8)
-    about = TaskRef(task, title, 1, sha256, "Apache-2.0", prompts)
-    store.write_run(make_run(made, id=f"{run}-{task}", task=about, **changes), made)
+def everything(out: Path) -> Elements:
+    """All pages of a site, read as one."""
+    return Elements("".join(file.read_text() for file in sorted(out.rglob("*.html"))))
 
 
 @pytest.fixture(scope="module")
@@ -49,40 +36,12 @@ def built(tmp_path_factory) -> tuple[Store, Path]:
     store = Store(root / "results")
     for seed, task in enumerate(("chat", "code", "copy")):
         write(store, seed, task, indicative=task == "copy")
-    return store, site.build(store, root / "public", TEMPLATES)
-
-
-class Elements(HTMLParser):
-    """All elements with their attributes, and the text of those with a data-key."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.all: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: dict[str, str] = {}
-        self.values: dict[str, float] = {}
-        self._key: str | None = None
-        self.feed(html)
-
-    def handle_starttag(self, tag, attrs):
-        given = dict(attrs)
-        self.all.append((tag, given))
-        if "data-key" in given:
-            self._key = given["data-key"]
-            self.texts[self._key] = ""
-            if re.fullmatch(r"[\d.e+-]+", given.get("data-value") or ""):
-                self.values[self._key] = float(given["data-value"])
-
-    def handle_data(self, data):
-        if self._key:
-            self.texts[self._key] += data
-
-    def handle_endtag(self, tag):
-        self._key = None
+    return store, site.build(store, root / "public", ROOT)
 
 
 def test_the_figures_equal_plain_loops_over_the_files(built):
     store, page = built
-    found = Elements(page.read_text())
+    found, front = everything(page.parent), Elements(page.read_text())
     checked = 0
     for folder in store.root.glob("*/run-*"):
         run = json.loads((folder / "run.json").read_text())
@@ -118,37 +77,32 @@ def test_the_figures_equal_plain_loops_over_the_files(built):
             speedup = pace[run["baseline"]] / own
             assert found.values[f"{run['id']}/{arm_id}/speedup"] == pytest.approx(speedup)
             slower = " slower" if speedup < 1 else ""
-            assert found.texts[f"{run['id']}/{arm_id}/speedup"] == f"{speedup:.2f}x{slower}"
+            assert front.texts[f"{run['id']}/{arm_id}/speedup"] == f"{speedup:.2f}x{slower}"
             checked += 1
     assert checked == 3 * 3 * 6
 
 
-def test_the_page_needs_nothing_from_outside(built):
-    html = built[1].read_text()
-    found = Elements(html)
-    for tag, given in found.all:
-        assert tag not in ("script", "img", "iframe", "object"), tag
-        for name in ("src", "href"):
-            assert (given.get(name) or "#").startswith(("#", "data:")), given
-    style = html[html.index("<style>") : html.index("</style>")]
+def test_pages_need_nothing_from_outside(built):
+    for file in built[1].parent.rglob("*.html"):
+        for tag, given in Elements(file.read_text()).all:
+            assert tag not in ("img", "iframe", "object"), tag
+            for name in ("src", "href"):
+                target = (given.get(name) or "#").split("#")[0]
+                if not target.startswith("data:") and target:
+                    assert ":" not in target and (file.parent / target).is_file(), (file, target)
+    style = (built[1].parent / "static" / "style.css").read_text()
     assert "url(" not in style and "@import" not in style
 
 
-def test_light_dark_and_phone(built):
-    html = built[1].read_text()
-    assert "prefers-color-scheme: dark" in html
-    assert '<meta name="viewport" content="width=device-width' in html
-
-
 def test_lines_stand_in_the_cards_order_then_by_k_with_the_baseline_marked(built):
-    board = make_page(read_all(built[0])).boards[0]
+    board = boards_of(built[0])[0]
     assert [(line.name.text, line.baseline) for line in board.lines] == [
         ("Plain decoding", True),
         ("Guessing K=4", False),
         ("Guessing K=8", False),
         ("Guessing K=16", False),
     ]
-    assert [task.text for task in board.tasks] == ["The chat task", "The code task"]
+    assert [task.text for _, task in board.tasks] == ["The chat task", "The code task"]
 
 
 def test_a_failed_arm_shows_its_error_and_the_others_are_whole(built):
@@ -162,49 +116,79 @@ def test_an_arm_without_rounds_has_dashes_with_their_reason(tmp_path):
     base, arm = random_arms(1, prompts=8)
     traces = tuple(replace(t, rounds=None, rounds_missing="a server") for t in arm.traces)
     write(Store(tmp_path), 1, "chat", arms=[base, arm, replace(arm, id="hidden", k=2, traces=traces)])
-    html = site.build(Store(tmp_path), tmp_path / "out", TEMPLATES).read_text()
-    texts = Elements(html).texts
-    assert texts["run-chat/hidden-chat/t_verify_ms"] == "–"
-    assert 'data-key="run-chat/hidden-chat/acceptance_length" title="a server">–<' in html
+    page = site.build(Store(tmp_path), tmp_path / "out", ROOT)
+    texts = Elements(page.read_text()).texts
+    assert texts["run-chat/hidden-chat/t_draft_ms"] == "–"
+    key = 'data-key="run-chat/hidden-chat/acceptance_length" title="a server">–<'
+    assert key in page.read_text()
     assert texts["run-chat/hidden-chat/speedup"] == texts["run-chat/arm00001-chat/speedup"]
-    assert float(texts["run-chat/arm00001-chat/t_verify_ms"]) > 0
-    assert not re.search(r"\b(nan|inf|None)\b", html[html.index("<body") :], re.I)
+    assert float(texts["run-chat/arm00001-chat/t_draft_ms"]) > 0
+    for file in page.parent.rglob("*.html"):
+        html = file.read_text()
+        body = re.sub(r"<script.*?</script>", "", html[html.index("<body") :], flags=re.S)
+        assert not re.search(r"\b([Nn]a[Nn]|-?inf|None)\b", body), file
 
 
 def test_origin_stamp_losses_and_reasons_are_shown(built):
-    texts = Elements(built[1].read_text()).texts
-    said = list(texts.values())
-    assert "random" in said and "indicative" in said
-    assert any(text.endswith("x slower") for text in said)
-    assert any("failed: out of <memory>" in text and text.startswith("chat, ") for text in said)
-    assert any("second-hand" in text for text in said) is False
-    assert "no training" in said and "long copies" in said and "2026-01-31" in said
+    texts = [text.strip() for text in Elements(built[1].read_text()).said]
+    assert "random weights" in texts and "indicative" in texts
+    assert any(text.endswith("x slower") for text in texts)
+    assert any("failed: out of <memory>" in text and text.startswith("chat, ") for text in texts)
+    assert "no training" in texts and "long copies" in texts and "2026-01-31" in texts
+    assert not any("second-hand)" in text for text in texts)
 
 
 def test_second_hand_claims_are_marked(tmp_path):
     base, arm = random_arms(1, prompts=3)
     cost = replace(GUESSING.training_cost, second_hand=True)
     write(Store(tmp_path), 1, "chat", arms=[base, replace(arm, card=replace(GUESSING, training_cost=cost))])
-    lines = make_page(read_all(Store(tmp_path))).boards[0].lines
-    assert lines[1].training_cost.text == "no training (second-hand)"
-    assert lines[0].training_cost.text == "–"
+    lines = boards_of(Store(tmp_path))[0].lines
+    assert [fact.text for fact in lines[1].training] == ["no training (second-hand)"]
+    assert lines[0].training == ()
+
+
+def test_what_is_trained_here_says_so_and_that_its_cost_is_unknown(tmp_path):
+    write_methods(Store(tmp_path), ("chat",))
+    (board,) = boards_of(Store(tmp_path))
+    line = next(line for line in board.lines if line.name.text == "Method 2 K=4")
+    assert line.origin.text == "trained here, after the target"
+    assert [fact.text for fact in line.training][1:] == ["ours: trained here, cost not recorded"]
+
+
+def test_the_best_k_of_each_method_is_marked_and_the_fastest_arm_named(tmp_path):
+    write_methods(Store(tmp_path))
+    (board,) = boards_of(Store(tmp_path))
+    assert [line.name.text for line in board.lines if line.best] == [
+        "Plain decoding",
+        *(f"Method {number} K=4" for number in range(6)),
+    ]
+    assert len(board.lines) == 13
+    assert [answer.text.split(":")[0] for answer in board.answers] == ["Method 0 K=4"] * 3
+
+
+def test_where_nothing_pays_plain_decoding_is_the_answer(tmp_path):
+    base, arm = random_arms(1, prompts=20)
+    slow = tuple(replace(t, decode_ms=t.decode_ms * 9, wall_ms=t.wall_ms * 9) for t in arm.traces)
+    write(Store(tmp_path), 1, "chat", arms=[base, replace(arm, traces=slow)], prompts=20)
+    (board,) = boards_of(Store(tmp_path))
+    assert board.answers[0].text == "plain decoding: nothing measured here pays"
+    assert board.lines[1].worth.text.startswith("costs on chat 0.") and board.lines[1].worth.tone == "loss"
 
 
 def test_every_metric_is_defined_once_and_linked(built):
-    found = Elements(built[1].read_text())
+    found = Elements((built[1].parent / "definitions.html").read_text())
     ids = [given["id"] for _, given in found.all if "id" in given]
-    assert len(ids) == len(set(ids))
+    assert len(ids) == len(set(ids)) and {metric.name for metric in METRICS} <= set(ids)
     for metric in METRICS:
-        assert metric.name in ids
-        assert found.texts[f"definition/{metric.name}"] == metric.definition
-    for _, given in found.all:
-        if (given.get("href") or "").startswith("#"):
-            assert given["href"][1:] in ids
+        assert metric.definition in found.said
+    links = [given.get("href") or "" for _, given in everything(built[1].parent).all]
+    anchors = {link.split("definitions.html#")[1] for link in links if "definitions.html#" in link}
+    assert {"acceptance_length", "speedup", "worth", "tpot_ms_p99"} <= anchors <= set(ids)
 
 
 def test_two_builds_are_equal(built, tmp_path):
     store, page = built
-    assert site.build(store, tmp_path, TEMPLATES).read_text() == page.read_text()
+    assert site.build(store, tmp_path, ROOT).read_text() == page.read_text()
 
 
 def test_machines_and_settings_do_not_share_a_table(tmp_path):
@@ -212,7 +196,7 @@ def test_machines_and_settings_do_not_share_a_table(tmp_path):
     write(store, 1, "chat")
     write(store, 1, "code", fingerprint="e" * 12, testbed="other")
     write(store, 1, "copy", dtype="bfloat16")
-    assert len(make_page(read_all(store)).boards) == 3
+    assert len(boards_of(store)) == 3
 
 
 QUICK = Generation(96, 1, "target", None, None, (0,))
@@ -222,11 +206,10 @@ FEBRUARY = "2026-02-01T00:00:00Z"
 def cells_of(board) -> list[tuple[str, str]]:
     """(line, run) of every cell of a board."""
     return [
-        (line.name.text, fact.key.split("/")[0])
+        (line.name.text, cell.length.key.split("/")[0])
         for line in board.lines
         for cell in line.cells
         if cell is not None
-        for fact in [next(facts(cell))]
     ]
 
 
@@ -235,20 +218,18 @@ def test_a_quick_run_does_not_touch_the_standard_figures(tmp_path, kind):
     store, mark = Store(tmp_path), "-quick" if kind == "a shorter cap" else ""
     for seed, task in enumerate(("chat", "code", "copy")):
         write(store, seed, task, prompts=32)
-    before = make_page(read_all(store)).boards
+    before = boards_of(store)
     changes = {"generation": QUICK} if mark else {}
     for seed, task in enumerate(("chat", "code", "copy")):
         quick = {"prompts": 6, "run": "quick", "mark": mark, "created_utc": FEBRUARY, "indicative": True}
         write(store, seed + 9, task, **quick, **changes)
-    first, *below = make_page(read_all(store)).boards
+    first, *below = boards_of(store)
     assert len(before) == 1 and first.lines == before[0].lines and first.title == before[0].title
-    assert [board.title.text.endswith("at most 96 tokens, indicative") for board in below] == [True] * bool(
-        mark
-    )
+    assert [board.title.endswith("at most 96 tokens, indicative") for board in below] == [True] * bool(mark)
     assert {run for board in below for _, run in cells_of(board)} == (
         {"quick-chat", "quick-code", "quick-copy"} if mark else set()
     )
-    late = [note.text for note in first.notes if "a later run, quick-chat, is passed over" in note.text]
+    late = [note for note in first.notes if "a later run, quick-chat, is passed over" in note]
     assert bool(late) is not bool(mark)
 
 
@@ -258,10 +239,10 @@ def test_each_line_has_one_row_of_a_task(tmp_path):
         for seed, task in enumerate(("chat", "code")):
             month = f"2026-0{number + 1}-01T00:00:00Z"
             write(store, seed + number, task, run=f"run{number}", mark=f"-{number}", created_utc=month)
-    (board,) = make_page(read_all(store)).boards
+    (board,) = boards_of(store)
     found = cells_of(board)
     assert len(found) == 8 and {run for _, run in found} == {"run2-chat", "run2-code"}
-    keys = [fact.key for fact in facts(make_page(read_all(store)))]
+    keys = [cell.length.key for line in board.lines for cell in line.cells if cell is not None]
     assert len(keys) == len(set(keys))
 
 
@@ -271,18 +252,18 @@ def test_a_failed_rerun_is_passed_over_with_a_note(tmp_path):
     base, arm = random_arms(1, prompts=32)
     failed = replace(arm, id="guess4", traces=(), error="out of memory", losslessness=None)
     write(store, 1, "chat", arms=[base, failed], prompts=32, run="rerun", created_utc=FEBRUARY)
-    (board,) = make_page(read_all(store)).boards
+    (board,) = boards_of(store)
     assert ("Guessing K=4", "run-chat") in cells_of(board)
     note = "chat, Guessing K=4: a later run, rerun-chat, is passed over: failed: out of memory"
-    assert note in [one.text for one in board.notes]
+    assert note in board.notes
 
 
 def test_own_prompts_under_a_tasks_name_have_a_column_of_their_own(tmp_path):
     store = Store(tmp_path)
     write(store, 1, "chat", prompts=32)
     write(store, 2, "chat", prompts=32, mark="-own", run="own", sha256="c0ffee00" * 8, created_utc=FEBRUARY)
-    (board,) = make_page(read_all(store)).boards
-    assert [task.text for task in board.tasks] == [
+    (board,) = boards_of(store)
+    assert [task.text for _, task in board.tasks] == [
         "The chat task (version 1, chatchat)",
         "The chat task (version 1, c0ffee00)",
     ]
@@ -290,9 +271,9 @@ def test_own_prompts_under_a_tasks_name_have_a_column_of_their_own(tmp_path):
 
 
 def test_an_empty_store_gives_a_page_that_says_so(tmp_path):
-    page = site.build(Store(tmp_path / "none"), tmp_path / "out", TEMPLATES)
+    page = site.build(Store(tmp_path / "none"), tmp_path / "out", ROOT)
     assert "No results yet" in page.read_text()
-    assert "facts equal" in site.verify(Store(tmp_path / "none"), tmp_path / "out")
+    assert "pages equal" in site.verify(Store(tmp_path / "none"), tmp_path / "out", ROOT)
 
 
 def test_missing_templates_are_one_line(tmp_path):
@@ -311,67 +292,118 @@ def test_hostile_names_are_inert(tmp_path):
     ]
     environment = replace(ENVIRONMENT, device=HOSTILE)
     write(store, 1, "chat", arms=arms, environment=environment, title=HOSTILE, command=HOSTILE)
-    html = site.build(store, tmp_path / "out", TEMPLATES).read_text()
-    found = Elements(html)
-    assert {tag for tag, _ in found.all}.isdisjoint({"b", "script"})
-    assert not any("onmouseover" in given for _, given in found.all)
-    assert sum("onmouseover" in text for text in found.texts.values()) > 5
-    assert "\u202e" not in html
-    assert site.verify(store, tmp_path / "out")
+    site.build(store, tmp_path / "out", ROOT)
+    for file in (tmp_path / "out").rglob("*.html"):
+        found = Elements(file.read_text())
+        assert "b" not in {tag for tag, _ in found.all}
+        assert not any("onmouseover" in given for _, given in found.all)
+        assert "alert(1)" not in "".join(re.findall(r"<script[^>]*>", file.read_text()))
+        assert "\u202e" not in file.read_text()
+    front = (tmp_path / "out" / "index.html").read_text()
+    assert front.count("</script>") == 3
+    assert json.loads(front.split('id="records">')[1].split("</script>")[0])["rows"]
+    assert site.verify(store, tmp_path / "out", ROOT)
 
 
 # Verification
 
 
-def edited(built, tmp_path, html: str) -> tuple[Store, Path]:
-    (tmp_path / "index.html").write_text(html)
-    return built[0], tmp_path
-
-
-def test_an_untouched_page_verifies(built):
+def test_an_untouched_site_verifies(built):
     store, page = built
-    count = len({fact.key for fact in facts(make_page(read_all(store)))})
-    assert site.verify(store, page.parent) == f"{page}: all {count} facts equal the records"
+    count = sum(1 for file in page.parent.rglob("*") if file.is_file() and not file.name.startswith("."))
+    assert site.verify(store, page.parent, ROOT) == f"{page.parent}: all {count} pages equal the records"
 
 
-def test_every_digit_that_can_be_read_is_verified(built, monkeypatch, tmp_path):
-    """Each digit of the body's text and of every data-value, changed on its own, is noticed."""
-    store, page = built
-    html, whole = page.read_text(), make_page(read_all(store))
-    monkeypatch.setattr(site, "make_page", lambda found: whole)
-    monkeypatch.setattr(site, "read_all", lambda store: [])
-    values = {i for m in re.finditer(r'data-value="([^"]*)"', html) for i in range(m.start(1), m.end(1))}
-    text = {
-        i for m in re.finditer(r">([^<]*)<", html[html.index("<body") :]) for i in range(m.start(1), m.end(1))
-    }
-    places = values | {i + html.index("<body") for i in text}
-    digits = sorted(i for i in places if html[i].isdigit() and html[i - 1] not in "&#")
-    assert len(digits) > 500
-    for i in digits[::23]:
-        changed = html[:i] + str((int(html[i]) + 1) % 10) + html[i + 1 :]
-        with pytest.raises(UserError, match="build the page again"):
-            site.verify(*edited(built, tmp_path, changed))
+@pytest.mark.parametrize(
+    "name", ["index", "definitions", "guess-k4-guess4-code", "guess-k8-guess8-chat-replies"]
+)
+def test_an_edited_digit_is_noticed_wherever_it_stands(tmp_path, name):
+    """In a text, in an attribute, in a picture and in the records to take away."""
+    store, out = Store(tmp_path / "results"), tmp_path / "out"
+    write(store, 1, "chat")
+    write(store, 2, "code")
+    site.build(store, out, ROOT)
+    file = next(out.rglob(f"{name}.html"))
+    html = file.read_text()
+    digits = [m.start() for m in re.finditer(r"\d", html)]
+    assert len(digits) > 20
+    for at in digits[:: max(1, len(digits) // 4)]:
+        file.write_text(html[:at] + str((int(html[at]) + 1) % 10) + html[at + 1 :])
+        with pytest.raises(UserError, match=rf"{name}.html, line \d+: shows .* build the page again"):
+            site.verify(store, out, ROOT)
+    site.build(store, out, ROOT)
+    assert file.read_text() == html and site.verify(store, out, ROOT)
 
 
-def test_a_removed_and_an_invented_figure_are_noticed(built, tmp_path):
-    html = built[1].read_text()
-    cell = re.search(r'<strong [^>]*data-key="run-code/guess4-code/speedup".*?</strong>', html)
-    with pytest.raises(UserError, match="run-code/guess4-code/speedup is missing"):
-        site.verify(*edited(built, tmp_path, html.replace(cell[0], "")))
-    invented = html.replace(cell[0], cell[0] + cell[0].replace("guess4", "guess5"))
-    with pytest.raises(UserError, match=r"run-code/guess5-code/speedup shows .*which no record gives"):
-        site.verify(*edited(built, tmp_path, invented))
+def test_a_removed_and_an_invented_page_are_noticed(tmp_path):
+    store, out = Store(tmp_path / "results"), tmp_path / "out"
+    write(store, 1, "chat")
+    site.build(store, out, ROOT)
+    (page,) = out.rglob("guess-k4-guess4-chat.html")
+    invented = page.with_name("guess-k5.html")
+    invented.write_text(page.read_text())
+    with pytest.raises(UserError, match=r"guess-k5.html: comes from no record"):
+        site.verify(store, out, ROOT)
+    invented.unlink()
+    page.unlink()
+    with pytest.raises(UserError, match=r"guess-k4-guess4-chat.html: is missing; build the page again"):
+        site.verify(store, out, ROOT)
+    site.build(store, out, ROOT)
+    assert site.verify(store, out, ROOT)
 
 
-def test_a_page_older_than_the_records_is_noticed(built, tmp_path):
+def test_a_site_older_than_the_records_is_noticed(tmp_path):
     store = Store(tmp_path / "results")
     write(store, 1, "chat")
-    site.build(store, tmp_path / "out", TEMPLATES)
+    site.build(store, tmp_path / "out", ROOT)
     write(store, 2, "code")
     with pytest.raises(UserError, match="is missing; build the page again"):
-        site.verify(store, tmp_path / "out")
+        site.verify(store, tmp_path / "out", ROOT)
 
 
-def test_a_missing_page_is_one_line(tmp_path):
+def test_a_missing_site_is_one_line(tmp_path):
     with pytest.raises(UserError, match="no such page; build it with: draftboard site"):
-        site.verify(Store(tmp_path), tmp_path)
+        site.verify(Store(tmp_path), tmp_path, ROOT)
+
+
+# Building again
+
+
+def test_only_the_pages_of_new_runs_are_made_again(tmp_path, monkeypatch):
+    store, out = Store(tmp_path / "results"), tmp_path / "out"
+    write(store, 1, "chat")
+    site.build(store, out, ROOT)
+    made = []
+    genuine = site.run_pages
+    monkeypatch.setattr(
+        site, "run_pages", lambda r, folder, *rest: made.append(folder) or genuine(r, folder, *rest)
+    )
+    site.build(store, out, ROOT)
+    assert made == []
+    write(store, 2, "code")
+    site.build(store, out, ROOT)
+    assert made == ["runs/tiny-cpu-2t-float32/run-code"]
+    assert site.verify(store, out, ROOT)
+
+
+def test_pages_of_a_removed_run_go_and_other_files_stay(tmp_path):
+    store, out = Store(tmp_path / "results"), tmp_path / "out"
+    write(store, 1, "chat")
+    write(store, 2, "code")
+    site.build(store, out, ROOT)
+    (out / "CNAME").write_text("example.org")
+    for file in (store.root / "tiny-cpu-2t-float32" / "run-code").iterdir():
+        file.unlink()
+    site.build(store, out, ROOT)
+    assert not list(out.rglob("*code*.html")) and (out / "CNAME").exists()
+    assert site.verify(store, out, ROOT)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"stamp": 1}', "{"])
+def test_a_spoilt_memory_of_the_last_build_costs_only_time(tmp_path, text):
+    store, out = Store(tmp_path / "results"), tmp_path / "out"
+    write(store, 1, "chat")
+    site.build(store, out, ROOT)
+    (out / ".build.json").write_text(text)
+    site.build(store, out, ROOT)
+    assert site.verify(store, out, ROOT)

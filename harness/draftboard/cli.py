@@ -209,22 +209,21 @@ def show(
 @app.command()
 def site(
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the page (default: site/public in --root).")
+        Path | None, typer.Option(help="Folder of the site (default: site/public in --root).")
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Recompute every figure of the written page.")
+        bool, typer.Option("--verify", help="Make every page again and compare with the written ones.")
     ] = False,
+    base_url: Annotated[str, typer.Option(help="Where the site will be served, for badges.")] = "",
     results: Results = None,
     root: Root = Path(),
 ) -> None:
-    """Render the results as one self-contained page."""
+    """Render the results as a site that opens from its folder."""
     from draftboard.show import site as pages
 
     folder, store = out or root / "site" / "public", _store(results or root / "results")
-    if verify:
-        print(pages.verify(store, folder))
-        return
-    print(pages.build(store, folder, root / "site" / "templates"))
+    act = pages.verify if verify else pages.build
+    print(act(store, folder, root, base_url))
 
 
 @app.command()

@@ -10,12 +10,16 @@ print the rule as "D = 128G - 1"; their own examples show that the division was 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
+
 from draftboard.errors import UserError
+from draftboard.judge.positions import by_position
 from draftboard.judge.terms import Terms
-from draftboard.record.records import TargetRef
+from draftboard.record.records import Arm, TargetRef
 
 TILE_ROWS = 128
 
@@ -87,6 +91,8 @@ class WhatIf:
     speedup: float
     gain: float
     """Its speedup over the measured one."""
+    k: int | None = None
+    """The K it is about, where that is the change."""
 
 
 def what_if(terms: Terms) -> tuple[WhatIf, ...]:
@@ -103,3 +109,46 @@ def what_if(terms: Terms) -> tuple[WhatIf, ...]:
         WhatIf(change, changed, changed.speedup, changed.speedup / terms.speedup)
         for change, changed in changes.items()
     )
+
+
+def neighbours(terms: Terms, arm: Arm, verify_ms: Mapping[str, float]) -> tuple[WhatIf, ...]:
+    """What one draft fewer and one more would give, as an estimate; empty where no K was asked for.
+
+    One fewer takes a token from each round that accepted all K. One more adds a token to as many of those
+    as the K-th guess was accepted of once it was tested. A serial drafter's cost goes with K, another's
+    stays. T_verify goes with the timed forwards of `verify_ms` (ms by rows), and stays where there are none.
+    """
+    positions = by_position(arm.traces)
+    if not arm.k or len(positions) != arm.k or positions[-1].unconditional is None:
+        return ()
+    last = positions[-1]
+    rounds = sum(len(trace.rounds) for trace in arm.traces if trace.rounds is not None)
+    full = last.accepted / rounds
+    gains = {-1: -full, 1: full * (last.conditional or 0.0)}
+    return tuple(_neighbours(terms, arm, arm.k, gains, verify_ms))
+
+
+def _neighbours(
+    terms: Terms, arm: Arm, k: int, gains: Mapping[int, float], verify_ms: Mapping[str, float]
+) -> Iterator[WhatIf]:
+    for step, gain in gains.items():
+        if k + step > 0:
+            serial = (k + step) / k if arm.card.drafting == "serial" else 1.0
+            changed = replace(
+                terms,
+                acceptance_length=terms.acceptance_length + gain,
+                t_draft_ms=terms.t_draft_ms * serial,
+                t_verify_ms=terms.t_verify_ms * _relative_ms(verify_ms, 1 + k + step, 1 + k),
+            )
+            name = f"K = {k + step} in place of {k} (estimate)"
+            yield WhatIf(name, changed, changed.speedup, changed.speedup / terms.speedup, k + step)
+
+
+def _relative_ms(verify_ms: Mapping[str, float], rows: int, base_rows: int) -> float:
+    """Time of a forward of `rows` over that of `base_rows`, between timed ones by a straight line."""
+    timed = sorted((int(name), ms) for name, ms in verify_ms.items())
+    if not timed or not timed[0][0] <= min(rows, base_rows) <= max(rows, base_rows) <= timed[-1][0]:
+        return 1.0
+    rows_timed, times = [at for at, _ in timed], [ms for _, ms in timed]
+    found, base = np.interp([rows, base_rows], rows_timed, times)
+    return float(found / base)

@@ -6,20 +6,39 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from draftboard.errors import UserError
+from draftboard.judge.explain import WhatIf, neighbours, what_if
+from draftboard.judge.sample import take_sample
 from draftboard.judge.soundness import unsound
 from draftboard.judge.summary import Row, rows
+from draftboard.judge.terms import fit
 from draftboard.record.ids import digest
-from draftboard.record.records import RunRecord
-from draftboard.record.store import Store, load, parse_utc
+from draftboard.record.records import Arm, RunRecord
+from draftboard.record.store import Store, arm_file_name, load, parse_utc
 from draftboard.show.settings import setting
 
 
 @dataclass(frozen=True, slots=True)
+class Entry:
+    """What pages show of an arm: its row, its replies' page without the ending, the changes of its terms
+    (none where a term is unknown), and why it has no telemetry."""
+
+    row: Row
+    page: str
+    changes: tuple[WhatIf, ...]
+    telemetry_missing: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class RunRows:
-    """A run and the rows of its arms."""
+    """A run and what there is to show of its arms."""
 
     run: RunRecord
-    rows: tuple[Row, ...]
+    entries: tuple[Entry, ...]
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The rows of its arms."""
+        return tuple(entry.row for entry in self.entries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +51,32 @@ class Choice:
 
 def read_all(store: Store) -> list[RunRows]:
     """Every run of a store with its rows, oldest first."""
-    loaded = (load(stored.path) for stored in store.runs())
-    return [RunRows(run, tuple(rows(run, arms))) for run, arms in loaded]
+    return [
+        summarise(f"runs/{run.path.parent.name}/{run.path.name}", *load(run.path)) for run in store.runs()
+    ]
+
+
+def summarise(folder: str, run: RunRecord, arms: Sequence[Arm]) -> RunRows:
+    """A run whose arms have their pages in `folder`."""
+    baseline = next(arm for arm in arms if arm.id == run.baseline)
+    return RunRows(
+        run,
+        tuple(
+            Entry(row, page_of(folder, arm), changes(run, baseline, arm), arm.telemetry_missing)
+            for row, arm in zip(rows(run, arms), arms, strict=True)
+        ),
+    )
+
+
+def page_of(folder: str, arm: Arm) -> str:
+    """Where an arm's page lies, without its ending."""
+    return f"{folder}/{arm_file_name(arm).removesuffix('.json')}"
+
+
+def changes(run: RunRecord, baseline: Arm, arm: Arm) -> tuple[WhatIf, ...]:
+    """The terms of an arm as measured, and changes of them; empty for the baseline and unknown terms."""
+    terms = None if arm.id == baseline.id else fit(take_sample(baseline, arm))
+    return (*what_if(terms), *neighbours(terms, arm, run.verify_ms)) if terms else ()
 
 
 def rows_of(store: Store) -> list[Row]:

@@ -70,11 +70,11 @@ def _legend(found: Sequence[TextRound]) -> Text:
 
 def coloured(trace: Trace, found: Sequence[TextRound]) -> Text:
     """The reply, the target's own tokens bold and accepted guesses in the colour of their place."""
-    text = Text(_piece(trace.pieces[0]), OWN)
+    text = Text(piece_text(trace.pieces[0]), OWN)
     for one in found:
         for place, piece in enumerate(one.accepted):
-            text.append(_piece(piece), _place_style(place))
-        text.append(_piece(one.own or ""), OWN)
+            text.append(piece_text(piece), _place_style(place))
+        text.append(piece_text(one.own or ""), OWN)
     return text
 
 
@@ -92,7 +92,8 @@ def _round_table(found: Sequence[TextRound]) -> Table:
     return table
 
 
-def _piece(piece: str) -> str:
+def piece_text(piece: str) -> str:
+    """A token as it is shown: what would not show is spelt out, and a line end still ends the line."""
     return words.visible(piece).replace("⏎", "⏎\n")
 
 

@@ -1,97 +1,90 @@
-"""The page: one HTML file without outside requests, and the check that its figures are the records'."""
+"""The site: pages that open from a folder without a server, and the check that they are the records'."""
 
 from __future__ import annotations
 
-from html.parser import HTMLParser
+from collections.abc import Iterator
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from draftboard.errors import UserError
-from draftboard.record.store import Store
-from draftboard.show.boards import make_page
-from draftboard.show.collect import read_all
-from draftboard.show.page import Page, facts
+from draftboard.record.store import Store, load
+from draftboard.show.collect import RunRows, summarise
+from draftboard.show.web import cache, shared
+from draftboard.show.web.cache import KeptRun
+from draftboard.show.web.renderer import Renderer
+from draftboard.show.web.runs import run_pages
 
-PAGE_FILE = "index.html"
-TEMPLATE = "index.html.j2"
-STYLE = Path("static") / "style.css"
-
-
-def build(store: Store, out: Path, templates: Path) -> Path:
-    """Renders all runs of `store` into `out` and returns the page's path. `templates` is the folder of the
-    templates, beside `static`. Raises UserError when they are not there."""
-    if not (templates / TEMPLATE).is_file():
-        raise UserError(f"no {TEMPLATE} in {templates}; run in the checkout or point --root at it")
-    out.mkdir(parents=True, exist_ok=True)
-    page, temporary = out / PAGE_FILE, out / f".{PAGE_FILE}.tmp"
-    temporary.write_text(render(make_page(read_all(store)), templates), encoding="utf-8")
-    temporary.replace(page)
-    return page
+FRONT = "index.html"
 
 
-def render(page: Page, templates: Path) -> str:
-    """The page as HTML; whatever comes from a record is escaped."""
-    environment = Environment(
-        loader=FileSystemLoader(templates),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+def build(store: Store, out: Path, root: Path, base_url: str = "") -> Path:
+    """Writes the site of all runs into `out` and returns its front page. `root` is the checkout with the
+    templates, `base_url` where the site will be served. The pages of a run that did not change stay."""
+    renderer = Renderer(root, base_url)
+    last = cache.load(out, renderer.stamp)
+    runs = {
+        folder: last.find(folder, records) or _make(renderer, folder, records, out)
+        for folder, records in _folders(store)
+    }
+    written = [name for run in runs.values() for name in run.pages]
+    for name, text in shared.pages(renderer, [run.rows for run in runs.values()]):
+        cache.write(out / name, text)
+        written.append(name)
+    for name in set(last.written) - set(written):
+        (out / name).unlink(missing_ok=True)
+    cache.save(out, renderer.stamp, runs, written)
+    return out / FRONT
+
+
+def _folders(store: Store) -> Iterator[tuple[str, Path]]:
+    """Where the pages of each run go and where its records lie, oldest run first."""
+    return ((f"runs/{run.path.parent.name}/{run.path.name}", run.path) for run in store.runs())
+
+
+def _make(renderer: Renderer, folder: str, records: Path, out: Path) -> KeptRun:
+    digest = cache.digest_of(records)
+    run, arms = load(records)
+    rows, pages = summarise(folder, run, arms), {}
+    for name, text in run_pages(renderer, folder, rows, arms):
+        cache.write(out / name, text)
+        pages[name] = cache.state(out / name) or (0, 0)
+    return KeptRun(digest, rows, pages)
+
+
+def verify(store: Store, out: Path, root: Path, base_url: str = "") -> str:
+    """One line on a site whose every page is what `store` gives now, to the letter. Raises UserError at the
+    first that differs, is missing or comes from no record."""
+    renderer = Renderer(root, base_url)
+    if not (out / FRONT).is_file():
+        raise UserError(f"{out / FRONT}: no such page; build it with: draftboard site")
+    seen: set[Path] = set()
+    for name, expected in _all_pages(renderer, store):
+        _compare(out / name, expected)
+        seen.add(out / name)
+    for file in sorted(out.rglob("*.html")):
+        if file not in seen:
+            raise UserError(f"{file}: comes from no record; remove it or build into an empty folder")
+    return f"{out}: all {len(seen)} pages equal the records"
+
+
+def _all_pages(renderer: Renderer, store: Store) -> Iterator[tuple[str, str]]:
+    found: list[RunRows] = []
+    for folder, records in _folders(store):
+        run, arms = load(records)
+        found.append(summarise(folder, run, arms))
+        yield from run_pages(renderer, folder, found[-1], arms)
+    yield from shared.pages(renderer, found)
+
+
+def _compare(file: Path, expected: str) -> None:
+    if not file.is_file():
+        raise UserError(f"{file}: is missing; build the page again")
+    shown = file.read_text(encoding="utf-8")
+    if shown == expected:
+        return
+    at = next((i for i, (a, b) in enumerate(zip(shown, expected, strict=False)) if a != b), -1)
+    line, start = shown.count("\n", 0, at) + 1, max(at - 40, 0)
+    there, here = shown[start : at + 40].split("\n"), expected[start : at + 40].split("\n")
+    raise UserError(
+        f"{file}, line {line}: shows {' '.join(there)!r}, the records give {' '.join(here)!r}; "
+        "build the page again"
     )
-    style = (templates.parent / STYLE).read_text(encoding="utf-8")
-    return environment.get_template(TEMPLATE).render(page=page, style=style)
-
-
-def verify(store: Store, out: Path) -> str:
-    """One line on a page whose every fact equals what `store` gives now. Raises UserError at the first that
-    differs, is missing or comes from nowhere."""
-    page = out / PAGE_FILE if out.is_dir() else out
-    if not page.is_file():
-        raise UserError(f"{page}: no such page; build it with: draftboard site")
-    shown = _read(page.read_text(encoding="utf-8"))
-    expected = {fact.key: (fact.value, fact.text) for fact in facts(make_page(read_all(store)))}
-    for key, value, text in shown:
-        if key not in expected:
-            raise UserError(f"{page}: {key} shows {text!r}, which no record gives; build the page again")
-        if (value, text.split()) != (expected[key][0], expected[key][1].split()):
-            difference = (
-                f"shows {text!r} ({value}), the records give {expected[key][1]!r} ({expected[key][0]})"
-            )
-            raise UserError(f"{page}: {key} {difference}; build the page again")
-    absent = sorted(set(expected) - {key for key, _, _ in shown})
-    if absent:
-        raise UserError(f"{page}: {absent[0]} is missing; build the page again")
-    return f"{page}: all {len(expected)} facts equal the records"
-
-
-def _read(html: str) -> list[tuple[str, str, str]]:
-    """(key, value, text) of every marked element, in the order of the page."""
-    reader = _FactReader()
-    reader.feed(html)
-    reader.close()
-    return reader.found
-
-
-class _FactReader(HTMLParser):
-    """Collects the elements that carry `data-key`; they hold text only."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[tuple[str, str, str]] = []
-        self._open: str | None = None
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        if "data-key" in given:
-            self.found.append((given["data-key"] or "", given.get("data-value") or "", ""))
-            self._open = tag
-
-    def handle_data(self, data: str) -> None:
-        if self._open:
-            key, value, text = self.found[-1]
-            self.found[-1] = (key, value, text + data)
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag == self._open:
-            self._open = None

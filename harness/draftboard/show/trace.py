@@ -15,11 +15,12 @@ from draftboard.judge.metrics import METRICS, measure
 from draftboard.judge.positions import CONDITIONAL, UNCONDITIONAL, by_position
 from draftboard.judge.sample import take_sample
 from draftboard.judge.summary import Row, rows, verdict_of
-from draftboard.judge.terms import fit, predict
+from draftboard.judge.terms import predict
 from draftboard.record.records import Arm, RunRecord
 from draftboard.record.store import Store, load
 from draftboard.show import layout, settings, tables, words
-from draftboard.show.explanation import what_if_table
+from draftboard.show.collect import changes
+from draftboard.show.explanation import prediction_words, what_if_table
 from draftboard.show.reply import reply
 
 
@@ -39,7 +40,7 @@ def arm_record(run: RunRecord, arms: Sequence[Arm], arm: Arm, prompt_id: str | N
     baseline = next(one for one in arms if one.id == run.baseline)
     row = next(row for row in rows(run, arms) if row.arm == arm.id)
     parts: list[RenderableType] = [_head(run, row), _figures(baseline, arm), *_reasons(row)]
-    parts += [*_lossless(verdict_of(arm, run.dtype)), *_positions(arm), *_terms(baseline, arm)]
+    parts += [*_lossless(verdict_of(arm, run.dtype)), *_positions(arm), *_terms(run, baseline, arm)]
     return Group(*parts, *reply(arm, prompt_id))
 
 
@@ -86,15 +87,19 @@ def _reasons(row: Row) -> list[Text]:
 
 
 def _lossless(verdict: Verdict) -> list[Text]:
-    lines = [Text(words.visible(f"lossless: {verdict.kind}, {verdict.reason}"))]
+    said = f"lossless: {verdict.kind}, {verdict.reason}"
+    return [Text(words.visible(line)) for line in (said, *divergence_lines(verdict))]
+
+
+def divergence_lines(verdict: Verdict) -> list[str]:
+    """Every first difference in a line."""
+    lines = []
     for judged in verdict.divergences:
         d = judged.divergence
         gap = "unknown" if d.gap_ulp is None else f"{d.gap_ulp:.3g} ulp"
         place = f"{d.prompt_id} turn {d.turn} repeat {d.repeat} token {d.position}"
         kind = "bug" if judged.bug else "tie"
-        lines.append(
-            Text(words.visible(f"  {kind}: {place}: {d.baseline_token} or {d.arm_token}, gap {gap}"))
-        )
+        lines.append(f"  {kind}: {place}: {d.baseline_token} or {d.arm_token}, gap {gap}")
     return lines
 
 
@@ -111,16 +116,7 @@ def _positions(arm: Arm) -> list[RenderableType]:
     return [table, *(Text(text, "dim") for text in definitions)]
 
 
-def _terms(baseline: Arm, arm: Arm) -> list[RenderableType]:
-    sample = take_sample(baseline, arm)
-    terms, tried = fit(sample), predict(sample)
-    if terms is None or arm.id == baseline.id:
-        return []
-    if tried.predicted is None or tried.measured is None:
-        return [what_if_table(terms), Text(f"formula on unseen prompts: {tried.missing}", "dim")]
-    line = (
-        f"formula on unseen prompts: predicted {tried.predicted:.2f}x, measured {tried.measured:.2f}x, "
-        f"residual {tried.residual_pct:+.1f} %; with their own acceptance length "
-        f"{tried.predicted_at_own_length:.2f}x, {tried.residual_at_own_length_pct:+.1f} %"
-    )
-    return [what_if_table(terms), Text(line)]
+def _terms(run: RunRecord, baseline: Arm, arm: Arm) -> list[RenderableType]:
+    found = changes(run, baseline, arm)
+    tried = prediction_words(predict(take_sample(baseline, arm)))
+    return [what_if_table(found), Text(tried)] if found else []

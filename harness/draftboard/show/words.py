@@ -105,4 +105,6 @@ def day(row: Row) -> str:
 
 def visible(text: str) -> str:
     """Text with every character that would not show, or would steer a terminal, spelt out."""
+    if text.isprintable():
+        return text
     return "".join("⏎" if c == "\n" else c if c.isprintable() else repr(c)[1:-1] for c in text)

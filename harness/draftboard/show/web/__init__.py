@@ -1,0 +1,1 @@
+"""Pages: from records to HTML files. Nothing in here measures or judges."""
