@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from draftboard.errors import UserError
+from draftboard.judge import telemetry_validity
 from draftboard.judge.estimates import Estimate
 from draftboard.judge.lossless import Kind, Verdict, judge_lossless
 from draftboard.judge.metrics import METRICS
@@ -98,7 +99,7 @@ def rows(run: RunRecord, arms: Sequence[Arm]) -> list[Row]:
     baseline = next((arm for arm in arms if arm.id == run.baseline), None)
     if baseline is None:
         raise UserError(f"run {run.id}: its baseline {run.baseline} is not among its arms")
-    return [_row(run, baseline, arm) for arm in arms]
+    return [_row(run, baseline, arm, telemetry_validity.reasons(arms, arm)) for arm in arms]
 
 
 def verdict_of(arm: Arm, dtype: str) -> Verdict:
@@ -112,10 +113,10 @@ def verdict_of(arm: Arm, dtype: str) -> Verdict:
     return found
 
 
-def _row(run: RunRecord, baseline: Arm, arm: Arm) -> Row:
+def _row(run: RunRecord, baseline: Arm, arm: Arm, of_telemetry: tuple[str, ...]) -> Row:
     sample, verdict = take_sample(baseline, arm), verdict_of(arm, run.dtype)
     found = {metric.name: metric.of(sample) for metric in METRICS}
-    against = reasons(run, baseline, arm, sample, verdict)
+    against = (*reasons(run, baseline, arm, sample, verdict), *of_telemetry)
     return Row(
         **_of_run(run),
         **_of_arm(arm),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import psutil
 import torch
 
+from draftboard.measure.telemetry.request import GpuRef
 from draftboard.record.environment import read_cpu, read_environment, usable_cores
 from draftboard.record.records import Environment
 
@@ -24,6 +26,17 @@ def environment(device: torch.device) -> Environment:
         threads=torch.get_num_threads(),
         cuda=torch.version.cuda if cuda else None,
     )
+
+
+def gpus_of(device: torch.device) -> tuple[GpuRef, ...]:
+    """The GPU that `device` is, in terms that no setting of CUDA can turn into another; none on a CPU."""
+    if device.type != "cuda":
+        return ()
+    facts: Any = torch.cuda.get_device_properties(device)  # what it tells differs from version to version
+    uuid, pci = getattr(facts, "uuid", None), None
+    if hasattr(facts, "pci_bus_id"):
+        pci = f"{facts.pci_domain_id:04x}:{facts.pci_bus_id:02x}:{facts.pci_device_id:02x}.0"
+    return (GpuRef(facts.name, str(uuid) if uuid else None, pci, facts.total_memory),)
 
 
 class BusyMeter:

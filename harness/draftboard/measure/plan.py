@@ -34,6 +34,8 @@ class Plan:
     arms: tuple[ArmSpec, ...]
     thinking: bool | None = None
     """The chat template's thinking flag, over the task's own; None leaves it to the task."""
+    telemetry_s: float = 0.0
+    """Seconds that each arm runs under sampling after all timing; 0 for no such pass."""
     command: str = ""
 
     @property
@@ -63,6 +65,7 @@ def plans(suite: Suite, root: str, command: str, device: str = "auto") -> list[P
             sampling=Sampling(suite.temperature, suite.top_k, suite.top_p, suite.seed),
             arms=suite.arms,
             thinking=suite.thinking,
+            telemetry_s=suite.telemetry_s,
             command=command,
         )
         for task in suite.tasks

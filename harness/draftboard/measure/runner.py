@@ -22,6 +22,7 @@ from draftboard.errors import UserError
 from draftboard.measure.events import Begun, Event, Failed, Finished, Note, Ready, Refused, Replied, Watcher
 from draftboard.measure.plan import Plan
 from draftboard.measure.session import replies_in
+from draftboard.measure.telemetry_pass import with_telemetry
 from draftboard.measure.worker import work
 from draftboard.record.codec import from_json
 from draftboard.record.journal import Journal
@@ -61,7 +62,7 @@ def run_plan(
         errors = _errors_in(journal)
         while not _closed(journal):
             death = _one_worker(plan, journal, errors, watch, start_method)
-            if death is not None:
+            if death is not None and not _closed(journal):
                 _take_out(plan, journal, errors, death, watch)
         run, arms = assemble(journal)
         folder = _stored(store, run) or store.write_run(run, arms)
@@ -92,7 +93,8 @@ def assemble(journal: Journal) -> tuple[RunRecord, list[Arm]]:
         arm = from_json(Arm, data)
         traces = tuple(trace for place, trace in replies.items() if place[0] == arm.id)
         arms.append(_finished(arm, traces, errors.get(index), disturbed, closed))
-    return replace(from_json(RunRecord, opened["record"]), verify_ms=closed["verify_ms"]), arms
+    run = replace(from_json(RunRecord, opened["record"]), verify_ms=closed["verify_ms"])
+    return with_telemetry(run, arms, journal)
 
 
 def _finished(

@@ -60,6 +60,12 @@ class Session:
             for repeat in range(self.opened.plan.repeats):
                 self._converse(prompt, repeat)
 
+    def turns(self) -> list[Turn]:
+        """Every turn as it was put to the arms, once."""
+        prompts = {prompt.id: prompt for prompt in self.opened.prompts}
+        asked = (trace for place, trace in self.done.items() if place[0] == self.opened.baseline.id)
+        return [Turn(prompts[t.prompt_id], t.turn, 0, t.prompt_ids) for t in asked if t.repeat == 0]
+
     def _warm_up(self) -> None:
         """Runs what a first time makes slow: every width of a verification, and each arm's own code."""
         prompt, plan = self.opened.prompts[0], self.opened.plan
@@ -106,7 +112,7 @@ class Session:
     def _try(self, index: int, turn: Turn, max_new_tokens: int) -> Reply | None:
         """One reply; an error takes the arm out and is its row, and the other arms go on."""
         try:
-            return self._reply(self.opened.arms[index], turn, max_new_tokens)
+            return self.reply(self.opened.arms[index], turn, max_new_tokens)
         except Exception as error:
             self._take_out(index, error)
             return None
@@ -122,7 +128,8 @@ class Session:
         if isinstance(error, torch.AcceleratorError):
             raise SystemExit("the device's state is lost; the next worker process goes on")
 
-    def _reply(self, arm: LiveArm, turn: Turn, max_new_tokens: int) -> Reply:
+    def reply(self, arm: LiveArm, turn: Turn, max_new_tokens: int) -> Reply:
+        """One reply, whoever asks for it; nothing is noted."""
         assert arm.drafter is not None
         target, sampler = self.opened.target, self.opened.sampler
         ids = torch.tensor(turn.ids, device=target.device)

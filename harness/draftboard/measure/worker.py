@@ -16,6 +16,7 @@ from draftboard.measure.machine import BusyMeter
 from draftboard.measure.opening import Opened, open_run, run_record
 from draftboard.measure.plan import Plan
 from draftboard.measure.session import Session
+from draftboard.measure.telemetry_pass import sample_arms
 from draftboard.record.codec import from_json
 from draftboard.record.journal import Journal
 from draftboard.record.records import RunRecord
@@ -53,6 +54,7 @@ def _work(plan: Plan, run_id: str, journal: Journal, errors: Mapping[int, str], 
         journal.append("disturbed", list(busy.reasons()))
     parent.send(Note("comparing replies, timing the verification"))
     close(session)
+    sample_arms(session)
     parent.send(Finished())
 
 

@@ -80,6 +80,8 @@ class Suite:
     """The thinking flag of the target's chat template, over the tasks' own; None leaves it to them."""
     indicative: bool = False
     """True when the suite is too short for its figures to be quoted."""
+    telemetry_s: float = 15.0
+    """Seconds that each arm runs under sampling after all timing; 0 for no such pass."""
 
     def __post_init__(self) -> None:
         known = [arm.drafter for arm in self.arms]
@@ -128,7 +130,16 @@ class Suite:
         return dataclasses.replace(self, arms=base + tuple(others))
 
 
-_LEAST = {"max_new_tokens": 1, "limit": 1, "repeats": 1, "warmup": 0, "seed": 0, "temperature": 0, "top_k": 1}
+_LEAST = {
+    "max_new_tokens": 1,
+    "limit": 1,
+    "repeats": 1,
+    "warmup": 0,
+    "seed": 0,
+    "temperature": 0,
+    "top_k": 1,
+    "telemetry_s": 0,
+}
 
 
 def _arms_of(drafter: str, arms: Iterable[ArmSpec]) -> list[ArmSpec]:

@@ -1,8 +1,8 @@
 """What the hardware said of itself while an arm ran: readings with their moments, or why there are none.
 
-A reading that could not be had has a status and no values; it is never 0. Moments are seconds of the monotonic
-clock since the window began. Means, energies and verdicts are functions of these and live in
-`draftboard.judge.telemetry`.
+A reading that could not be had has a status and no values; it is never 0. Moments are seconds of the
+monotonic clock since the window began. Means, energies and verdicts are functions of these and live in
+`draftboard.judge`.
 """
 
 from __future__ import annotations

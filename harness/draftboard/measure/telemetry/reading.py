@@ -74,7 +74,7 @@ class Reader:
         return []
 
     def _keep(self, refusal: Refusal, seconds: float) -> bool:
-        """Notes a failure. A way that has worked may recover and is kept; any other, or a slow one, is left."""
+        """Notes a failure. A way that has worked may recover and is kept; others, and slow ones, are left."""
         if self._worked and seconds <= SLOW_S:
             self.failures += 1
             self.refusals = [refusal]
