@@ -53,7 +53,7 @@ def write_methods(store: Store, tasks: tuple[str, ...] = ("chat", "code", "copy"
         for number in range(6):
             claim = Claim(f"{number} T tokens", "https://example.org", second_hand=number % 2 == 0)
             card = replace(GUESSING, label=f"Method {number}", order=10 * number + 10, training_cost=claim)
-            weights = Weights(10_000_000 * number, f"{number:02}" * 32, "trained here" if number else None)
+            weights = Weights(3_000_000 * number, f"{number:02}" * 32, "trained here" if number else None)
             for k in (4, 8):
                 slower = 0.7 + 0.15 * number + 0.02 * k
                 traces = tuple(

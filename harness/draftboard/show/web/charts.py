@@ -92,6 +92,7 @@ def prompts_chart(prompts: Sequence[PromptFigures], links: Mapping[str, str]) ->
         x_title="prompts, slowest first",
         y_title="speedup",
         x_ticks=[],
+        role="group",
     )
 
 

@@ -78,12 +78,13 @@ class Plot:
         x_title: str,
         y_title: str,
         x_ticks: Sequence[tuple[float, str]] | None = None,
+        role: str = "img",
     ) -> Markup:
-        """The plot with its axes. `label` says in words what it shows."""
+        """The plot with its axes. `label` says in words what it shows; one with links is a `group`."""
         named = [(t, f"{t:g}") for t in ticks(*self.x)] if x_ticks is None else x_ticks
         parts = (*self._y_axis(y_title), *self._x_axis(named, x_title), *marks)
         box = f"0 0 {self.width:g} {self.height:g}"
-        return tag("svg", *parts, class_="plot", role="img", aria_label=label, viewBox=box)
+        return tag("svg", *parts, class_="plot", role=role, aria_label=label, viewBox=box)
 
     def _y_axis(self, title: str) -> Iterable[Markup]:
         for value in ticks(*self.y, 5):
