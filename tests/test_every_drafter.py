@@ -14,11 +14,13 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from torch import Tensor
 
 from draftboard.drafter import Draft
 from draftboard.measure import rehearsal
 from draftboard.measure.cache import KVCache
 from draftboard.measure.sampling import Randomness
+from draftboard_drafters._serial import SerialDrafter
 from shipped import ALL_K, FAMILIES, GUESSING, MODULES, caches, maker
 from tiny import SIZES, tiny_model, tiny_target
 
@@ -92,6 +94,13 @@ def parts(draft: Draft) -> tuple[Any, ...]:
     return draft.tokens, draft.probs, draft.confidence
 
 
+def spoil_the_rest(drafter: Any) -> None:
+    """Whoever reads a position behind the end of a cache gets no number."""
+    for held in caches(drafter):
+        for store in (held.keys, held.values):
+            store[:, :, held.length :] = torch.nan
+
+
 @torch.inference_mode()
 def prove_memory(
     name: str, family: str, rounds: int, meddle: Callable[[KVCache], None] = lambda held: None
@@ -99,17 +108,19 @@ def prove_memory(
     """In one text at temperature 1, each draft and its laws are those of a drafter prefilled with the text.
 
     A cache holds the committed tokens but the newest. After a round in which every guess was kept, the last
-    guess may be missing too: it was never fed.
+    guess may be missing too: it was never fed. What stands behind its end is made unusable before each draft.
     """
     target = tiny_target(family, max_context=1024, max_position_embeddings=1024)
     judge, dice = rehearsal.sampler(target, 1.0), random.Random(0)
     drafter, spare = (maker(name, 3)(target, judge) for _ in range(2))
     with rehearsal.Walk(drafter, target, [3, 1, 4, 1, 5]) as walk:
         for number in range(rounds):
+            spoil_the_rest(drafter)
             judge.restart(Randomness(number, target.device))
             draft = walk.propose()
             judge.restart(Randomness(number, target.device))
             spare.prefill(walk.tokens, walk.features)
+            spoil_the_rest(spare)
             fresh = spare.propose(rehearsal.MANY)
             spare.release()
             torch.testing.assert_close(parts(draft), parts(fresh), atol=1e-4, rtol=0)
@@ -147,6 +158,22 @@ def holds_a_cache(name: str) -> bool:
 def test_a_single_stale_position_shows_in_the_drafts(name: str) -> None:
     with pytest.raises(AssertionError, match="not close"):
         prove_memory(name, "llama", rounds=5, meddle=stale)
+
+
+def test_a_position_that_was_never_written_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    propose, run = SerialDrafter.propose, SerialDrafter._run
+
+    def one_late(self: SerialDrafter, token: Tensor, feature: Tensor, place: slice) -> Tensor:
+        return run(self, token, feature, slice(place.start + 1, place.stop + 1))
+
+    def gapped(self: SerialDrafter, limit: int) -> Draft:
+        with monkeypatch.context() as inner:
+            inner.setattr(SerialDrafter, "_run", one_late)
+            return propose(self, limit)
+
+    monkeypatch.setattr(SerialDrafter, "propose", gapped)
+    with pytest.raises(AssertionError):
+        prove_memory("eagle3", "llama", rounds=2)
 
 
 def test_the_caches_of_four_drafters_and_of_a_draft_model_are_found() -> None:
