@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 def plan() -> Plan:
     suite = replace(load_suite("quick"), tasks=("chat",), dtype="float32")
     arms = (ArmSpec("none"), ArmSpec("ngram", k=4), ArmSpec("ngram", k=8))
-    return replace(plans(suite, str(ROOT), "", device="cpu")[0], arms=arms)
+    return replace(plans(suite, str(ROOT), "", device="cpu")[0], arms=arms, telemetry_s=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +73,10 @@ def test_another_target_or_task_says_nothing(plan: Plan, here: str, tmp_path: Pa
     assert paces(plan, store) == [None, None]
     assert paces(replace(plan, target="tiny-target"), store) == [pytest.approx(0.5)] * 2
     assert paces(replace(plan, target="tiny-target", task="code"), store) == [None, None]
+
+
+def test_the_telemetry_pass_takes_its_time_too(plan: Plan, here: str, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    measured(store, 1, 4, 0.5, here)
+    without, with_it = (estimate.cells([replace(plan, telemetry_s=s)], store)[1].seconds for s in (0, 15))
+    assert without is not None and with_it == pytest.approx(without + 15)

@@ -11,10 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from draftboard.errors import UserError
-from draftboard.measure import estimate, plugins, runner
+from draftboard.measure import doctor, doctor_view, estimate, plugins, runner
 from draftboard.measure.arms import check_arms
 from draftboard.measure.contract import run_all, toy_target
-from draftboard.measure.doctor import Report, examine
 from draftboard.measure.embedded import EMBEDDED_ID
 from draftboard.measure.plan import Plan, plans
 from draftboard.measure.progress import Progress
@@ -102,32 +101,7 @@ def _mention_interrupted(store: Store, console: Console, resume: bool) -> None:
 
 def print_doctor(target: str | None, dtype: str, device: str, context: int, console: Console) -> None:
     """The doctor's report on one screen."""
-    report = examine(target or EMBEDDED_ID, dtype, device, context)
-    here = report.environment
-    facts = {
-        "device": f"{here.device}, {here.threads} threads" if here.device_type == "cpu" else here.device,
-        "flags": " ".join(here.cpu_flags),
-        "software": f"python {here.python}, torch {here.torch}, transformers {here.transformers}",
-        "target": f"{report.target.id}, {report.target.weight_bytes / 1e6:.0f} MB in {report.dtype},"
-        f" {report.target.forward} forward",
-        "bandwidth": f"{report.bandwidth / 1e9:.1f} GB/s",
-        "floor": f"{report.floor_ms:.1f} ms a token (every weight read once)",
-        "measured": f"{report.verify_ms[1]:.1f} ms a token: {report.share_of_floor:.0%} of the floor's speed",
-    }
-    for name, value in facts.items():
-        console.print(f"{name:>10}  {value}", markup=False, highlight=False, soft_wrap=True)
-    for reason in report.disturbed:
-        console.print(f"   warning  {reason}; repeat on a quiet machine", style="yellow", markup=False)
-    console.print(_verify_table(report))
-
-
-def _verify_table(report: Report) -> Table:
-    table = Table(title=f"T_verify(m) after {report.context} positions", box=None)
-    for name in ("m rows", "ms", "T_verify / T_target"):
-        table.add_column(name, justify="right")
-    for rows, ms in report.verify_ms.items():
-        table.add_row(str(rows), f"{ms:.1f}", f"{ms / report.verify_ms[1]:.2f}")
-    return table
+    doctor_view.show(doctor.examine(target or EMBEDDED_ID, dtype, device, context), console)
 
 
 def check_drafter(module: str, options: Mapping[str, Any], package: str, console: Console) -> bool:

@@ -1,60 +1,79 @@
-"""What this machine can measure: the device, its memory's speed, and what verifying several tokens costs."""
+"""What this machine can measure, what it cannot, and what to do about it.
+
+The report is a run of sections, each made by a provider in `PROVIDERS`; a new kind of finding is a new
+provider. One that breaks becomes a line that says so, and the others go on.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
-from draftboard.measure.bandwidth import read_bandwidth
-from draftboard.measure.curve import VERIFY_ROWS, verify_curve
-from draftboard.measure.loading import dtype_name, load_target, resolve_device, resolve_dtype
-from draftboard.measure.machine import BusyMeter, environment
-from draftboard.record.records import Environment, TargetRef
+from draftboard.errors import UserError
+from draftboard.measure.arms import describe
+from draftboard.measure.loading import resolve_device, resolve_dtype
 
-_REPEATS = 15
+State = Literal["ok", "warning", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """The findings. Times in milliseconds, bandwidth in bytes per second."""
+class Line:
+    """One finding. `advice` says what to do about it, where something can be done."""
 
-    environment: Environment
-    target: TargetRef
-    dtype: str
+    name: str
+    value: str
+    state: State = "ok"
+    advice: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Findings that belong together."""
+
+    title: str
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is examined: a target on a device, in a dtype, after `context` cached positions."""
+
+    target: str
+    revision: str | None
+    device: torch.device
+    dtype: torch.dtype
     context: int
-    bandwidth: float
-    verify_ms: dict[int, float]
-    """Time of one forward by its number of rows, after `context` cached positions."""
-    disturbed: tuple[str, ...]
-
-    @property
-    def floor_ms(self) -> float:
-        """The least time a token can take: every weight read once."""
-        return self.target.weight_bytes / self.bandwidth * 1e3
-
-    @property
-    def share_of_floor(self) -> float:
-        """Floor over measured time of one plain token; 1 is the machine's limit."""
-        return self.floor_ms / self.verify_ms[1]
 
 
-def examine(target: str, dtype: str, device: str, context: int, revision: str | None = None) -> Report:
-    """Measures this machine with one target. Takes some seconds."""
+Provider = Callable[[Subject], Iterator[Section]]
+
+
+def providers() -> tuple[Provider, ...]:
+    """Everything that is looked at, in the order of the report."""
+    from draftboard.measure import doctor_load, doctor_machine
+
+    return doctor_machine.sections, doctor_load.sections
+
+
+def examine(
+    target: str, dtype: str, device: str, context: int, revision: str | None = None
+) -> Iterator[Section]:
+    """The sections as they are found; in all some seconds. Raises UserError for what the user got wrong."""
     where = resolve_device(device)
-    kind = resolve_dtype(dtype, where)
-    room = context + max(VERIFY_ROWS)
-    model = load_target(target, dtype=kind, device=where, revision=revision, max_context=room)
-    busy = BusyMeter()
-    with torch.inference_mode():
-        bandwidth = read_bandwidth(where, kind)
-    curve = verify_curve(model, context, repeats=_REPEATS)
-    return Report(
-        environment=environment(where),
-        target=model.reference(),
-        dtype=dtype_name(kind),
-        context=context,
-        bandwidth=bandwidth,
-        verify_ms=curve,
-        disturbed=busy.reasons(),
-    )
+    subject = Subject(target, revision, where, resolve_dtype(dtype, where), context)
+    for provider in providers():
+        yield from _guarded(provider, subject)
+
+
+def _guarded(provider: Provider, subject: Subject) -> Iterator[Section]:
+    try:
+        yield from provider(subject)
+    except UserError:
+        raise
+    except Exception as error:
+        yield Section(
+            "not examined", (Line(provider.__module__.rpartition(".")[2], describe(error), "warning"),)
+        )

@@ -64,7 +64,7 @@ def _cell(plan: Plan, index: int, known: Sequence[_Pace], here: str) -> Cell:
         prompts=len(prompts),
         replies=replies,
         tokens_at_most=replies * plan.max_new_tokens,
-        seconds=None if pace is None else pace * replies * plan.max_new_tokens,
+        seconds=None if pace is None else pace * replies * plan.max_new_tokens + plan.telemetry_s,
     )
 
 

@@ -1,0 +1,129 @@
+"""The doctor under load: memory's speed, the target's, and what telemetry tells meanwhile, field by field."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from draftboard.measure.bandwidth import read_bandwidth
+from draftboard.measure.curve import VERIFY_ROWS, verify_curve
+from draftboard.measure.doctor import Line, Section, State, Subject
+from draftboard.measure.loading import dtype_name, load_target
+from draftboard.measure.machine import BusyMeter, gpus_of
+from draftboard.measure.telemetry.request import Request
+from draftboard.measure.telemetry.sampler import NullSampler, Sampler, SamplerError, open_sampler
+from draftboard.record.records import TargetRef
+from draftboard.record.telemetry import Series, Status, Window
+
+_REPEATS = 15
+
+ADVICE: dict[Status, str] = {
+    "no_permission": "ask the administrator: the driver keeps this from users (NVIDIA: RmProfilingAdminOnly)",
+    "error": "mend what the message says; until then this column stays empty",
+    "not_sampled": "nothing came within this short window; a run's is longer",
+}
+"""What to do about a field that is not told. A device that cannot tell it leaves nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Times in milliseconds, bandwidth in bytes per second."""
+
+    target: TargetRef
+    bandwidth: float
+    verify_ms: dict[int, float]
+    """Time of one forward by its number of rows."""
+    disturbed: tuple[str, ...]
+
+    @property
+    def floor_ms(self) -> float:
+        """The least time a token can take: every weight read once."""
+        return self.target.weight_bytes / self.bandwidth * 1e3
+
+
+def sections(subject: Subject) -> Iterator[Section]:
+    """Loads the target, times it under sampling, and tells what was told."""
+    sampler = open_sampler(Request(os.getpid(), gpus_of(subject.device)))
+    try:
+        speed, telemetry = _watched(sampler, lambda: _measure(subject))
+    finally:
+        sampler.close()
+    yield from telemetry
+    yield Section("speed", tuple(_speed(subject, speed)))
+    yield Section(f"T_verify(m) after {subject.context} positions", tuple(_curve(speed.verify_ms)))
+
+
+def _watched(sampler: Sampler | NullSampler, work: Callable[[], Speed]) -> tuple[Speed, tuple[Section, ...]]:
+    try:
+        sampler.begin()
+    except SamplerError as error:
+        return work(), (_no_telemetry(error),)
+    speed = work()
+    try:
+        return speed, tuple(_telemetry(sampler.end(), sampler.software))
+    except SamplerError as error:
+        return speed, (_no_telemetry(error),)
+
+
+def _measure(subject: Subject) -> Speed:
+    room = subject.context + max(VERIFY_ROWS)
+    model = load_target(
+        subject.target,
+        dtype=subject.dtype,
+        device=subject.device,
+        revision=subject.revision,
+        max_context=room,
+    )
+    busy = BusyMeter()
+    with torch.inference_mode():
+        bandwidth = read_bandwidth(subject.device, subject.dtype)
+    curve = verify_curve(model, subject.context, repeats=_REPEATS)
+    return Speed(model.reference(), bandwidth, curve, busy.reasons())
+
+
+def _no_telemetry(error: SamplerError) -> Section:
+    return Section("telemetry", (Line("sampler", str(error), "warning", ADVICE["error"]),))
+
+
+def _telemetry(window: Window, software: dict[str, str]) -> Iterator[Section]:
+    cost = window.sampler_cpu_s
+    share = "unknown" if cost is None else f"{cost / window.seconds:.1%} of a core"
+    about = [Line("window", f"{window.seconds:.1f} s, one poll each {window.period_s:g} s, cost {share}")]
+    about += [Line(name.replace("_", " "), version) for name, version in software.items()]
+    yield Section("telemetry", tuple(about))
+    for device in window.devices:
+        notes = [Line("note", note, "unknown") for note in device.notes]
+        fields = [_field(name, series) for name, series in device.series.items()]
+        yield Section(f"telemetry of {device.name} ({device.kind})", (*notes, *fields))
+
+
+def _field(name: str, series: Series) -> Line:
+    if series.status == "ok":
+        middle = statistics.median(series.values)
+        return Line(name, f"{middle:.6g} {series.unit}, {len(series.values)} samples, {series.source}")
+    state: State = "unknown" if series.status == "unsupported" else "warning"
+    words = series.status.replace("_", " ")
+    return Line(
+        name, f"{words}: {series.detail}" if series.detail else words, state, ADVICE.get(series.status)
+    )
+
+
+def _speed(subject: Subject, speed: Speed) -> Iterator[Line]:
+    target, plain_ms = speed.target, speed.verify_ms[1]
+    size = f"{target.weight_bytes / 1e6:.0f} MB in {dtype_name(subject.dtype)}"
+    yield Line("target", f"{target.id}, {size}, {target.forward} forward")
+    yield Line("bandwidth", f"{speed.bandwidth / 1e9:.1f} GB/s")
+    yield Line("floor", f"{speed.floor_ms:.3g} ms a token (every weight read once)")
+    share = speed.floor_ms / plain_ms
+    yield Line("measured", f"{plain_ms:.3g} ms a token: {share:.0%} of the floor's speed")
+    for reason in speed.disturbed:
+        yield Line("disturbed", reason, "warning", "repeat on a quiet machine")
+
+
+def _curve(verify_ms: dict[int, float]) -> Iterator[Line]:
+    for rows, ms in verify_ms.items():
+        yield Line(f"{rows} rows", f"{ms:8.3f} ms  {ms / verify_ms[1]:5.2f} T_target")

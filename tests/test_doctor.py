@@ -1,0 +1,103 @@
+"""The doctor: every section, what is wrong, and what to do about it."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from draftboard.errors import UserError
+from draftboard.measure import doctor, doctor_load, doctor_machine, doctor_view
+from draftboard.measure.doctor import Line, Section, Subject
+from draftboard.measure.telemetry.request import GpuRef
+from draftboard.measure.telemetry.sampler import NullSampler
+from nvml_library import MEMORY, UUIDS, library
+from tiny_folder import save_tiny_folder
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(save_tiny_folder(tmp_path_factory.mktemp("target")))
+
+
+@pytest.fixture(autouse=True)
+def _known_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading half a gigabyte again and again is not what is tested here."""
+    monkeypatch.setattr(doctor_load, "read_bandwidth", lambda device, dtype: 1e9)
+
+
+def examine(target: str) -> dict[str, dict[str, Line]]:
+    sections = doctor.examine(target, "float32", "cpu", 16)
+    return {section.title: {line.name: line for line in section.lines} for section in sections}
+
+
+def test_the_doctor_looks_at_everything(target: str) -> None:
+    found = examine(target)
+    titles = ["device", "dtypes", "processor", "memory and disk", "telemetry"]
+    assert list(found)[:5] == titles and list(found)[6:] == ["speed", "T_verify(m) after 16 positions"]
+    assert "used here" in found["dtypes"]["float32"].value
+    assert list(found)[5].startswith("telemetry of ") and list(found)[5].endswith("(cpu)")
+    assert "process_rss_bytes" in found[list(found)[5]]
+    assert list(found["T_verify(m) after 16 positions"]) == [f"{m} rows" for m in (1, 2, 4, 8, 16, 32)]
+    floor = float(found["speed"]["floor"].value.split()[0])
+    megabytes = re.search(r"(\d+) MB", found["speed"]["target"].value)
+    assert megabytes is not None and floor == pytest.approx(float(megabytes[1]), abs=1)
+
+
+@pytest.mark.needs("gcc")
+def test_the_doctor_tells_nvml_field_by_field_and_what_to_do(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor_load, "gpus_of", lambda device: (GpuRef("Fake GPU", UUIDS[0], None, MEMORY),))
+    monkeypatch.setenv("LD_LIBRARY_PATH", library())
+    monkeypatch.setenv("FAKE_REFUSE", "nvmlGpmSampleGet=4,nvmlDeviceGetTemperature=3")
+    found = examine(target)
+    assert found["telemetry"]["driver"].value == "580.65.06"
+    fields = found["telemetry of Fake GPU (gpu)"]
+    assert fields["gpu_busy_pct"].state == "ok" and fields["gpu_busy_pct"].value.startswith("10 %")
+    assert fields["temperature_c"].state == "unknown" and fields["temperature_c"].advice is None
+    assert fields["sm_util_pct"].state == "warning"
+    assert fields["sm_util_pct"].advice == doctor_load.ADVICE["no_permission"]
+
+
+def test_the_doctor_goes_on_without_telemetry(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_load, "open_sampler", lambda request: NullSampler("no process"))
+    found = examine(target)
+    assert found["telemetry"]["sampler"].value == "no process"
+    assert "bandwidth" in found["speed"]
+
+
+def test_a_section_that_breaks_is_a_line_and_a_users_mistake_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(subject: Subject) -> Iterator[Section]:
+        yield Section("first", ())
+        raise OSError("no such device")
+
+    monkeypatch.setattr(doctor, "providers", lambda: (breaks, doctor_machine.sections))
+    found = examine("any")
+    assert list(found)[:3] == ["first", "not examined", "device"]
+    assert "no such device" in next(iter(found["not examined"].values())).value
+    monkeypatch.undo()
+    with pytest.raises(UserError):
+        list(doctor.examine("no/such/target", "float32", "cpu", 16))
+
+
+@pytest.mark.parametrize(
+    "governor, state, advised", [("performance", "ok", False), ("powersave", "warning", True)]
+)
+def test_the_governor_is_read(tmp_path: Path, governor: str, state: str, advised: bool) -> None:
+    file = tmp_path / "scaling_governor"
+    file.write_text(f"{governor}\n")
+    line = doctor_machine._governor(file)
+    assert (line.value, line.state, line.advice is not None) == (governor, state, advised)
+    assert doctor_machine._governor(tmp_path / "none").state == "unknown"
+
+
+def test_the_view_shows_advice_and_counts_warnings() -> None:
+    lines = (Line("a", "fine"), Line("long", "bad", "warning", "mend it"))
+    out = io.StringIO()
+    doctor_view.show([Section("Title", lines)], Console(file=out, width=80))
+    assert out.getvalue() == "Title\n   a     fine\n ! long  bad\n         -> mend it\n1 warnings\n"
