@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from draftboard.errors import UserError
+from draftboard.judge import telemetry
 from draftboard.judge.explain import WhatIf, neighbours, what_if
 from draftboard.judge.sample import take_sample
 from draftboard.judge.soundness import unsound
@@ -20,11 +21,12 @@ from draftboard.show.settings import setting
 @dataclass(frozen=True, slots=True)
 class Entry:
     """What pages show of an arm: its row, its replies' page without the ending, the changes of its terms
-    (none where a term is unknown), and why it has no telemetry."""
+    (none where a term is unknown), and its telemetry or why there is none."""
 
     row: Row
     page: str
     changes: tuple[WhatIf, ...]
+    hardware: telemetry.Summary | None
     telemetry_missing: str | None
 
 
@@ -59,13 +61,14 @@ def read_all(store: Store) -> list[RunRows]:
 def summarise(folder: str, run: RunRecord, arms: Sequence[Arm]) -> RunRows:
     """A run whose arms have their pages in `folder`."""
     baseline = next(arm for arm in arms if arm.id == run.baseline)
-    return RunRows(
-        run,
-        tuple(
-            Entry(row, page_of(folder, arm), changes(run, baseline, arm), arm.telemetry_missing)
-            for row, arm in zip(rows(run, arms), arms, strict=True)
-        ),
-    )
+    pairs = zip(rows(run, arms), arms, strict=True)
+    return RunRows(run, tuple(_entry(folder, run, baseline, row, arm) for row, arm in pairs))
+
+
+def _entry(folder: str, run: RunRecord, baseline: Arm, row: Row, arm: Arm) -> Entry:
+    sampled = None if arm.telemetry is None else telemetry.summarise(arm.telemetry, run.idle)
+    found = changes(run, baseline, arm)
+    return Entry(row, page_of(folder, arm), found, sampled, arm.telemetry_missing)
 
 
 def page_of(folder: str, arm: Arm) -> str:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable
 
 from draftboard.judge.summary import Row
+from draftboard.record.ids import digest
 from draftboard.record.records import Generation, Sampling
 
 Setting = tuple[Hashable, ...]
@@ -16,6 +17,11 @@ def setting(row: Row) -> Setting:
     reply = row.generation
     where = (row.target, row.revision, row.dtype, row.fingerprint, row.engine, row.concurrency)
     return (*where, row.sampling, reply.max_new_tokens, reply.thinking, reply.template)
+
+
+def key(row: Row) -> str:
+    """A stable short name of a row's table."""
+    return digest([setting(row), row.indicative])
 
 
 def heading(row: Row) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup
-
 from draftboard.judge.explain import group_size
 from draftboard.judge.metrics import METRICS
 from draftboard.judge.positions import by_position
@@ -17,15 +15,12 @@ from draftboard.record.records import Arm, Claim, RunRecord
 from draftboard.show import explanation, published, settings, words
 from draftboard.show.collect import Entry
 from draftboard.show.trace import divergence_lines
-from draftboard.show.web import charts, viewer
+from draftboard.show.web import badges, charts, hardware, viewer
 from draftboard.show.web.boards import environment
-from draftboard.show.web.page import Fact, figure, said
+from draftboard.show.web.page import Fact, Section, figure, said
 
 FEW = 5
 """Prompts named as the best and as the worst."""
-
-Lines = tuple[tuple[str, ...], ...]
-"""A table's cells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +32,6 @@ class Figure:
     fact: Fact
     interval: str
     missing: str
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A chart with the table of its figures, or the reason why there is neither."""
-
-    chart: Markup | None
-    table: Lines
-    notes: tuple[str, ...]
-    missing: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +71,8 @@ class ArmPage:
     tile: Section
     telemetry: Section
     replies: str | None
+    badge: str
+    trend: str
 
 
 def make_page(run: RunRecord, baseline: Arm, arm: Arm, entry: Entry) -> ArmPage:
@@ -116,8 +103,10 @@ def make_page(run: RunRecord, baseline: Arm, arm: Arm, entry: Entry) -> ArmPage:
         context=_context(by_context(sample.replies), sample),
         divergences=tuple(line.strip() for line in divergence_lines(verdict)),
         tile=_tile(run, arm),
-        telemetry=Section(None, (), (), entry.telemetry_missing or "not shown here"),
+        telemetry=hardware.section(run, baseline, arm),
         replies=f"{file}-replies.html" if viewer.shows(arm) else None,
+        badge=badges.path(row),
+        trend=f"trends.html#{settings.key(row)}-{row.arm}",
     )
 
 

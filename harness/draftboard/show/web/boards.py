@@ -12,6 +12,7 @@ from draftboard.record.ids import digest
 from draftboard.record.records import RunRecord
 from draftboard.show import settings, tables, words
 from draftboard.show.collect import Choice, Entry, RunRows, arm, choose
+from draftboard.show.web import hardware
 from draftboard.show.web.page import Board, Cell, Fact, Front, Line, make_cell, said
 
 TaskKey = tuple[str, str]
@@ -61,7 +62,7 @@ def _groups(found: Sequence[RunRows]) -> Iterator[_Group]:
     }
     count = 0
     for title, rows in settings.grouped(choice.row for choice in choices.values()):
-        key = digest([settings.setting(rows[0]), rows[0].indicative])
+        key = settings.key(rows[0])
         here = tuple(choices[row.run, row.arm] for row in rows)
         places = {(row.run, row.arm): count + i for i, row in enumerate(rows)}
         count += len(rows)
@@ -153,7 +154,7 @@ def _line(
         at = by_task[task].run, by_task[task].arm
         return make_cell(tasks[task], group.places[at], group.entries[at], top)
 
-    entries = [group.entries[row.run, row.arm] for row in rows]
+    last, device = group.entries[row.run, row.arm], group.runs[-1].environment.device_type
     line = Line(
         id=key,
         name=said(names[row.arm]),
@@ -167,7 +168,7 @@ def _line(
         origin=_origin(row),
         training=tuple(_training(row)),
         memory=_memory(row),
-        gpu=_gpu(entries, group.runs),
+        gpu=hardware.short(last.hardware, device, last.telemetry_missing),
         when_to_use=said(row.card.when_to_use),
         measured=" to ".join(dict.fromkeys((days[0], days[-1]))),
         cells=tuple(cell(task) for task in tasks),
@@ -211,12 +212,6 @@ def _memory(row: Row) -> Fact:
     if row.error:
         return said("", "the arm failed")
     return replace(said(f"{row.weight_bytes / 1e6:.1f} MB"), value=str(row.weight_bytes))
-
-
-def _gpu(entries: Sequence[Entry], runs: Sequence[RunRecord]) -> Fact:
-    if all(run.environment.device_type == "cpu" for run in runs):
-        return said("CPU run", tone="quiet")
-    return said("", entries[-1].telemetry_missing or "")
 
 
 def environment(run: RunRecord) -> list[tuple[str, str]]:

@@ -27,6 +27,23 @@ class Fact:
     key: str = ""
 
 
+Lines = tuple[tuple[str, ...], ...]
+"""A table's cells."""
+
+PLOTTED = ("speedup", "acceptance_length")
+"""The metrics of which trends are drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A chart with the table of its figures, or the reason why there is neither."""
+
+    chart: Markup | None
+    table: Lines
+    notes: tuple[str, ...]
+    missing: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Cell:
     """One arm on one task. `record` is its place among the page's records; a failed arm has `failure` in the

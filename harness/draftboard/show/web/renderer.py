@@ -13,13 +13,16 @@ from markupsafe import Markup
 from draftboard.errors import UserError
 from draftboard.judge.metrics import BY_NAME
 from draftboard.show import words
+from draftboard.show.web.documents import DOCUMENTS
 
 ROOMS = ("record", "judge", "show")
 """What a page is made by, apart from `site/` and the documents."""
 
 NAVIGATION = {
     "index.html": "Leaderboard",
+    "trends.html": "Trends",
     "definitions.html": "Definitions",
+    **{one.path: one.title for one in DOCUMENTS},
 }
 """The site's own pages, in the order of its menu."""
 

@@ -10,8 +10,12 @@ from draftboard.judge.positions import CONDITIONAL, UNCONDITIONAL
 from draftboard.judge.worth import DEFINITION as WORTH
 from draftboard.show.collect import RunRows
 from draftboard.show.export import FIELDS, records
+from draftboard.show.web import badges, documents
 from draftboard.show.web.boards import make_front
+from draftboard.show.web.documents import DOCUMENTS
+from draftboard.show.web.page import PLOTTED
 from draftboard.show.web.renderer import Renderer
+from draftboard.show.web.trends import make_trends
 
 TAKEN = (*FIELDS[: FIELDS.index("run") + 1], "arm", "origin", "indicative", "reasons", "error")
 """Fields of a row that can be taken away from the front page; `draftboard results` gives all."""
@@ -24,7 +28,19 @@ def pages(renderer: Renderer, found: Sequence[RunRows]) -> Iterator[tuple[str, s
     data = {"fields": TAKEN, "rows": rows}
     yield "index.html", renderer.page("index.html.j2", "index.html", front=front, data=data)
     yield "definitions.html", renderer.page("definitions.html.j2", "definitions.html", terms=definitions())
+    yield "trends.html", _trends(renderer, found)
+    for one in DOCUMENTS:
+        text = documents.render(one, renderer.root)
+        yield one.path, renderer.page("document.html.j2", one.path, title=one.title, text=text)
+    yield from badges.badges([row for one in found for row in one.rows], front.records)
     yield from renderer.assets().items()
+
+
+def _trends(renderer: Renderer, found: Sequence[RunRows]) -> str:
+    made = make_trends(found, ())
+    times = sum(len(trend.lines) for trend in made)
+    once = sum(len(one.entries) for one in found) - times
+    return renderer.page("trends.html.j2", "trends.html", trends=made, once=once, plotted=PLOTTED)
 
 
 def definitions() -> list[tuple[str, str, str]]:

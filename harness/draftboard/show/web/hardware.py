@@ -1,0 +1,107 @@
+"""What the hardware did while an arm ran, for the table and for the arm's page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from markupsafe import Markup
+
+from draftboard.judge.telemetry import Figure, Summary, summarise
+from draftboard.record.records import Arm, RunRecord
+from draftboard.record.telemetry import Telemetry
+from draftboard.show import words
+from draftboard.show.web.page import Fact, Section, said
+from draftboard.show.web.svg import Plot, tag, text
+
+SHORT = {"gpu_busy_pct": "busy", "sm_util_pct": "SM", "dram_bandwidth_pct": "DRAM"}
+"""What the table says of a GPU, in per cent."""
+
+DRAWN = ("gpu_busy_pct", "process_cpu_pct")
+"""The quantity of the first device that is drawn: the first of these that was read."""
+
+
+def short(summary: Summary | None, device_type: str, missing: str | None) -> Fact:
+    """One line for the table: a GPU's load and energy per token, or that there was no GPU."""
+    if device_type == "cpu":
+        return said("CPU run", tone="quiet")
+    if summary is None:
+        return said("", missing or "")
+    gpus = [device for device in summary.devices if device.kind != "cpu"]
+    loads = [f"{name} {_number(gpus[0].figures.get(key))} %" for key, name in SHORT.items()] if gpus else []
+    return said(", ".join(loads) + f"; {_number(summary.j_per_token_gross)} J/token")
+
+
+def section(run: RunRecord, baseline: Arm, arm: Arm) -> Section:
+    """Every figure of the arm beside the baseline's, and one quantity over time."""
+    if arm.telemetry is None:
+        return Section(None, (), (), arm.telemetry_missing or "not sampled")
+    own = summarise(arm.telemetry, run.idle)
+    base = summarise(baseline.telemetry, run.idle) if baseline.telemetry else None
+    lines = tuple(_lines(own, base))
+    parts = [("plain decoding", baseline.telemetry), (arm.card.label, arm.telemetry)]
+    shown = [(name, one) for name, one in parts if one is not None]
+    notes = [f"{own.seconds:.1f} s of sampling over {own.replies} replies.", *own.warnings]
+    notes += [f"{device.name}: {note}" for device in own.devices for note in device.notes]
+    return Section(bands(shown if arm.id != baseline.id else shown[-1:]), lines, tuple(notes))
+
+
+def _lines(own: Summary, base: Summary | None) -> Iterator[tuple[str, ...]]:
+    theirs = dict(_figures(base)) if base else {}
+    for name, figure in _figures(own):
+        yield name, _said(theirs.get(name)), _said(figure)
+
+
+def _figures(summary: Summary) -> Iterator[tuple[str, Figure]]:
+    for device in summary.devices:
+        for name, figure in device.figures.items():
+            yield f"{device.name}: {name}", figure
+    yield "power", summary.power_w
+    yield "power at rest", summary.idle_power_w
+    yield "energy per token", summary.j_per_token_gross
+    yield "energy per token, less that at rest", summary.j_per_token_net
+
+
+def _said(figure: Figure | None) -> str:
+    if figure is None:
+        return words.DASH
+    if figure.value is None:
+        return f"{words.DASH} ({figure.missing})"
+    return f"{figure.value:,.4g} {figure.unit}"
+
+
+def _number(figure: Figure | None) -> str:
+    return words.DASH if figure is None or figure.value is None else f"{figure.value:.3g}"
+
+
+def bands(parts: Sequence[tuple[str, Telemetry]]) -> Markup | None:
+    """One quantity over time, the windows of the arms side by side as bands; None where none was read."""
+    read = [(name, found) for name, one in parts if (found := _drawn(one)) is not None]
+    if not read:
+        return None
+    quantity, unit = read[-1][1][0], read[-1][1][1]
+    top = max(value for _, (_, _, points, _) in read for _, value in points)
+    plot = Plot((0.0, sum(seconds for _, (_, _, _, seconds) in read)), (0.0, max(top, 1.0) * 1.15))
+    marks, start = [], 0.0
+    for index, (name, (_, _, points, seconds)) in enumerate(read):
+        marks += _band(plot, name, start, seconds, index)
+        marks.append(plot.line([(start + at, value) for at, value in points], "line"))
+        start += seconds
+    return plot.draw(*marks, label=f"{quantity} over time, arm by arm", x_title="seconds", y_title=unit)
+
+
+def _band(plot: Plot, name: str, start: float, seconds: float, index: int) -> list[Markup]:
+    left, right = plot.at_x(start), plot.at_x(start + seconds)
+    size = {"width": right - left, "height": plot.at_y(plot.y[0]) - plot.top}
+    shade = tag("rect", class_=f"arm{index % 2}", x=left, y=plot.top, **size)
+    return [shade, text(name, left + 6, plot.top + 12, "start")]
+
+
+def _drawn(one: Telemetry) -> tuple[str, str, list[tuple[float, float]], float] | None:
+    """(quantity, unit, points, seconds) of the first device."""
+    for device in one.window.devices[:1]:
+        for name in DRAWN:
+            series = device.series.get(name)
+            if series is not None and series.status == "ok" and len(series.values) > 1:
+                points = list(zip(series.at_s, series.values, strict=True))
+                return f"{device.name}: {name}", series.unit, points, one.window.seconds
+    return None
