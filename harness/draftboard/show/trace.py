@@ -22,6 +22,7 @@ from draftboard.show import layout, settings, tables, words
 from draftboard.show.collect import changes
 from draftboard.show.explanation import prediction_words, what_if_table
 from draftboard.show.reply import reply
+from draftboard.show.telemetry import telemetry
 
 
 def show(store: Store, run: str, arm: str | None, prompt: str | None, console: Console) -> None:
@@ -41,6 +42,7 @@ def arm_record(run: RunRecord, arms: Sequence[Arm], arm: Arm, prompt_id: str | N
     row = next(row for row in rows(run, arms) if row.arm == arm.id)
     parts: list[RenderableType] = [_head(run, row), _figures(baseline, arm), *_reasons(row)]
     parts += [*_lossless(verdict_of(arm, run.dtype)), *_positions(arm), *_terms(run, baseline, arm)]
+    parts += telemetry(run, arm)
     return Group(*parts, *reply(arm, prompt_id))
 
 
