@@ -16,22 +16,25 @@ from draftboard.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A page: its parts are a file each, or the section of a file with that heading."""
+    """A page and its name in the menu. Its parts are files, or sections of files, named by their heading."""
 
     path: str
+    menu: str
     title: str
     parts: tuple[tuple[str, str | None], ...]
 
 
 DOCUMENTS = (
-    Document("method.html", "How it is measured", (("harness/README.md", None),)),
+    Document("method.html", "Method", "How it is measured", (("harness/README.md", None),)),
     Document(
         "limits.html",
+        "Limits",
         "Limits and bias",
         (("README.md", "Limits"), ("harness/README.md", "Where this harness leans")),
     ),
     Document(
         "add-a-drafter.html",
+        "Add a drafter",
         "Add a drafter, or a task",
         (
             ("README.md", "Add a drafter"),
@@ -42,6 +45,7 @@ DOCUMENTS = (
     ),
     Document(
         "submit.html",
+        "Submit",
         "Submit results",
         (("results/README.md", "Submit results"), ("results/README.md", "Reproduce a row")),
     ),
@@ -57,7 +61,7 @@ def render(document: Document, root: Path) -> Markup:
     tokens: list[Token] = []
     for file, heading in document.parts:
         found = markdown.parse(_read(root / file))
-        part = found if heading is None else _section(found, heading, file)
+        part = _untitled(found) if heading is None else _section(found, heading, file)
         _relink(part, str(Path(file).parent))
         tokens += part
     return Markup(markdown.renderer.render(tokens, markdown.options, {}))
@@ -81,11 +85,14 @@ def _section(tokens: Sequence[Token], heading: str, file: str) -> list[Token]:
     raise UserError(f"{file}: has no heading {heading!r}, of which a page of the site is made")
 
 
+def _untitled(tokens: Sequence[Token]) -> list[Token]:
+    """The tokens without the document's title, for the page has its own."""
+    title = bool(tokens) and tokens[0].type == "heading_open" and tokens[0].tag == "h1"
+    return list(tokens[3 if title else 0 :])
+
+
 def _relink(tokens: Sequence[Token], folder: str) -> None:
-    """The page has a first heading of its own: a document's become second ones."""
     for token in tokens:
-        if token.type in ("heading_open", "heading_close") and token.tag == "h1":
-            token.tag = "h2"
         if token.children is not None:
             token.children = list(_links(token.children, folder))
 

@@ -27,8 +27,10 @@ def short(summary: Summary | None, device_type: str, missing: str | None) -> Fac
     if summary is None:
         return said("", missing or "")
     gpus = [device for device in summary.devices if device.kind != "cpu"]
-    loads = [f"{name} {_number(gpus[0].figures.get(key))} %" for key, name in SHORT.items()] if gpus else []
-    return said(", ".join(loads) + f"; {_number(summary.j_per_token_gross)} J/token")
+    loads = (
+        [f"{name} {_number(gpus[0].figures.get(key), ' %')}" for key, name in SHORT.items()] if gpus else []
+    )
+    return said("; ".join((", ".join(loads), _number(summary.j_per_token_gross, " J/token"))))
 
 
 def section(run: RunRecord, baseline: Arm, arm: Arm) -> Section:
@@ -69,8 +71,8 @@ def _said(figure: Figure | None) -> str:
     return f"{figure.value:,.4g} {figure.unit}"
 
 
-def _number(figure: Figure | None) -> str:
-    return words.DASH if figure is None or figure.value is None else f"{figure.value:.3g}"
+def _number(figure: Figure | None, unit: str) -> str:
+    return words.DASH if figure is None or figure.value is None else f"{figure.value:.3g}{unit}"
 
 
 def bands(parts: Sequence[tuple[str, Telemetry]]) -> Markup | None:

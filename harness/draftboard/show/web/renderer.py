@@ -22,7 +22,7 @@ NAVIGATION = {
     "index.html": "Leaderboard",
     "trends.html": "Trends",
     "definitions.html": "Definitions",
-    **{one.path: one.title for one in DOCUMENTS},
+    **{one.path: one.menu for one in DOCUMENTS},
 }
 """The site's own pages, in the order of its menu."""
 

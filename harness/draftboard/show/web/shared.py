@@ -39,7 +39,7 @@ def pages(renderer: Renderer, found: Sequence[RunRows]) -> Iterator[tuple[str, s
 def _trends(renderer: Renderer, found: Sequence[RunRows]) -> str:
     made = make_trends(found, ())
     times = sum(len(trend.lines) for trend in made)
-    once = sum(len(one.entries) for one in found) - times
+    once = sum(not row.baseline for one in found for row in one.rows) - times
     return renderer.page("trends.html.j2", "trends.html", trends=made, once=once, plotted=PLOTTED)
 
 
