@@ -3,8 +3,8 @@
     python harness/bench/site_size.py [--arms 500]
 
 Clones the committed runs under other names until there are so many arms, builds the site, adds one run,
-builds it again, and prints three figures beside what is wanted of them. The exit code is 1 where one is missed. On a
-machine with other work, the processor's seconds in brackets say what the wall clock hides.
+builds it again, and prints three figures beside what is wanted of them. The exit code is 1 where one is
+missed. On a machine with other work, the processor's seconds in brackets say what the wall clock hides.
 """
 
 from __future__ import annotations
