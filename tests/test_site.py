@@ -370,6 +370,19 @@ def test_a_missing_site_is_one_line(tmp_path):
 # Building again
 
 
+def test_the_front_page_of_500_arms_is_below_2_megabytes(tmp_path):
+    """Its size goes with its arms: what one more costs tells what 500 do."""
+    sizes = {}
+    for tasks in (("chat",), ("chat", "code", "copy")):
+        store, out = Store(tmp_path / f"{len(tasks)}"), tmp_path / f"out{len(tasks)}"
+        write_methods(store, tasks, prompts=2)
+        arms = sum(len(one.entries) for one in read_all(store))
+        sizes[arms] = len(site.build(store, out, ROOT).read_bytes())
+    (few, small), (many, large) = sorted(sizes.items())
+    assert (few, many) == (13, 39)
+    assert small + (500 - few) * max(small / few, (large - small) / (many - few)) < 2e6
+
+
 def test_only_the_pages_of_new_runs_are_made_again(tmp_path, monkeypatch):
     store, out = Store(tmp_path / "results"), tmp_path / "out"
     write(store, 1, "chat")
