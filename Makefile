@@ -6,11 +6,11 @@ READY := $(VENV)/.ready
 UNFINISHED := $(VENV)/.unfinished
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench smoke test proof check peers gate site clean
+.PHONY: help setup bench smoke test proof check peers gpu-check gate site clean
 
 help: ## list these verbs
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1#\2/p' Makefile | while IFS='#' read -r verb text; do \
-		printf '%-12s %s\n' "$$verb" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1#\2/p' Makefile | while IFS='#' read -r verb text; do \
+		printf '%-15s %s\n' "$$verb" "$$text"; done
 
 setup: $(READY) ## make .venv with the versions in constraints.txt, once
 
@@ -52,6 +52,10 @@ check: $(READY) ## lint, format check and strict types
 peers: $(READY) ## race the loop against transformers' own, tokens compared
 	@echo "peers: timing this engine and transformers on the same prompts; leave the machine idle meanwhile"
 	@$(BIN)/python harness/bench/peers.py
+
+gpu-check: $(READY) ## check every part on this machine's GPU (minutes, no network, keeps nothing)
+	@echo "gpu-check: golden checkpoints, a random target of 1B, lossless verdicts, NVML field by field"
+	@$(BIN)/python harness/bench/gpu_check.py
 
 gate: ## not there yet: will compare a run with the accepted results
 	@echo "gate: not built yet, so nothing was compared and nothing passed" >&2; exit 2

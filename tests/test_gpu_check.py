@@ -1,0 +1,75 @@
+"""The check of a GPU, as far as it goes without one, and what the measuring path needs installed."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from record_factory import make_arm, make_baseline, make_run, plain_trace
+from test_telemetry import gpu_window, missing, telemetry
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = ROOT / "harness" / "bench" / "gpu_check.py"
+HARNESS = ROOT / "harness" / "draftboard"
+
+sys.path.append(str(SCRIPT.parent))
+import gpu_check  # noqa: E402
+
+INSTALLED = {"torch", "transformers", "safetensors", "numpy", "pynvml", "psutil", "rich", "typer"}
+"""What a CUDA image for transformers holds, and three small packages."""
+BROUGHT = {"filelock"}
+"""Torch itself depends on it."""
+
+
+def test_gpu_check_without_a_gpu_says_that_nothing_was_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as end:
+        patch.setattr(sys, "argv", ["gpu_check.py"])
+        patch.setattr(torch.cuda, "is_available", lambda: False)
+        gpu_check.main()
+    assert end.value.code == 2 and "NOTHING was checked" in capsys.readouterr().err
+
+
+def test_gpu_check_takes_every_golden_checkpoint(tmp_path: Path) -> None:
+    found = dict(gpu_check.golden_targets(tmp_path))
+    checkpoints = {str(path) for path in (ROOT / "tests" / "data" / "golden").glob("*/drafter")}
+    assert {arm.options["checkpoint"] for arms in found.values() for arm in arms} == checkpoints
+    assert all((target / "tokenizer.json").exists() for target in found)
+
+
+def test_gpu_check_fails_where_telemetry_is_missing_or_silent() -> None:
+    run = make_run([make_baseline([plain_trace()])])
+    silent = {name: missing(one.unit) for name, one in gpu_window().series.items()}
+
+    def failures(one: Any) -> list[str]:
+        return list(gpu_check.telemetry(run, make_arm([plain_trace()], telemetry=one)))
+
+    assert failures(telemetry()) == []
+    assert failures(None) == ["guess: no telemetry: not sampled"]
+    assert failures(telemetry(gpu_window(**silent))) == ["guess: GPU told nothing"]
+
+
+@pytest.mark.proof
+def test_gpu_check_goes_through_on_a_cpu() -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--rehearse"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "no GPU was checked" in done.stdout and "process_cpu_pct: ok" in done.stdout
+
+
+@pytest.mark.parametrize("room", ["measure", "record"])
+def test_telemetry_and_all_measuring_need_no_more_than_a_cuda_image_has(room: str) -> None:
+    """Imports at the top of a file; whatever else is needed is imported where it is."""
+    own = {*sys.stdlib_module_names, "draftboard"}
+    for path in (HARNESS / room).rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            packages = {name.split(".")[0] for name in names}
+            assert packages <= own | INSTALLED | BROUGHT, f"{path.relative_to(ROOT)}: {packages}"
