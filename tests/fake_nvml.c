@@ -182,7 +182,7 @@ static int list(u32 *count, process *p) {
     u32 there = (u32)dictated("FAKE_PROCESSES", 1), room = *count;
     *count = there;
     if (there > room) return TOO_SMALL;
-    for (u32 i = 0; i < there; i++) p[i].pid = i ? 100000 + i : (u32)dictated("FAKE_PID", 1);
+    for (u32 i = 0; i < there; i++) p[i].pid = 100000 + i;
     return OK;
 }
 int nvmlDeviceGetComputeRunningProcesses_v3(gpu *g, u32 *n, process *p) { (void)g; ENTER; return list(n, p); }

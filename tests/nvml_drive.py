@@ -18,12 +18,10 @@ from draftboard.measure.telemetry.process import Windows
 from draftboard.measure.telemetry.request import GpuRef
 from draftboard.record.codec import to_json
 
-OWN_PID = 4242
-
 
 def drive(gpus: list[dict[str, Any]], steps: list[dict[str, Any]]) -> dict[str, Any]:
     """One backend from opening to closing; a step is a moment, what happens then, and readings dictated."""
-    backend = NvmlBackend([GpuRef(**gpu) for gpu in gpus], OWN_PID)
+    backend = NvmlBackend([GpuRef(**gpu) for gpu in gpus])
     windows, found = Windows([backend], 1.0), []
     for step in steps:
         _set_clock(step["at"])

@@ -17,8 +17,6 @@ from draftboard.record.telemetry import Series, Window
 
 HERE = Path(__file__).parent
 UUIDS = [f"0000000{i}-aaaa-bbbb-cccc-dddddddddddd" for i in range(4)]
-SLICE = UUIDS[2]
-"""The slice has its card's digits after another prefix, as no two devices of one prefix have."""
 MEMORY = 140_000_000_000
 
 

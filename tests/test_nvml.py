@@ -10,7 +10,7 @@ import pytest
 
 from draftboard.measure.telemetry import quantities
 from draftboard.record.telemetry import Series
-from nvml_library import MEMORY, SLICE, UUIDS, drive, gpu, scenario, series
+from nvml_library import MEMORY, UUIDS, drive, gpu, scenario, series
 
 pytestmark = pytest.mark.needs("gcc")
 
@@ -164,10 +164,17 @@ def test_nvml_a_call_that_fails_midway_keeps_what_was_read() -> None:
     assert (heat.status, heat.values) == ("ok", (61.0,)) and "1 reads failed" in (heat.detail or "")
 
 
-def test_nvml_a_slice_has_its_own_numbers_and_its_cards_power() -> None:
-    ((window,),) = drive(scenario(gpu(uuid=SLICE), FAKE_REFUSE="", FAKE_MIG="1"))
-    assert window.devices[0].kind == "gpu" and "not known" in window.devices[0].notes[0]
-    ((window,),) = drive(scenario(gpu(name="Slice", uuid=f"{SLICE}"), FAKE_ONLY_SLICE="1"))
+@pytest.mark.parametrize(
+    "named, env",
+    [
+        ({"mig": f"MIG-{UUIDS[2]}"}, {"CUDA_VISIBLE_DEVICES": f"MIG-{UUIDS[2]}", "FAKE_MIG": "1"}),
+        ({}, {"FAKE_ONLY_SLICE": "1"}),
+    ],
+)
+def test_nvml_a_slice_has_its_own_numbers_and_its_cards_power(
+    named: dict[str, str], env: dict[str, str]
+) -> None:
+    ((window,),) = drive(scenario(gpu(2, name="Slice of a GPU", memory_bytes=16, **named), **env))
     (device,) = window.devices
     assert device.kind == "mig" and "whole card" in device.notes[0]
     one = device.series
@@ -176,14 +183,14 @@ def test_nvml_a_slice_has_its_own_numbers_and_its_cards_power() -> None:
     assert values(one, "sm_util_pct") == {2.5 + 7}, "GPM has to be asked about the slice"
 
 
-@pytest.mark.parametrize(
-    "listed, own, foreign",
-    [("1", "4242", {0.0}), ("3", "4242", {2.0}), ("1", "77", {0.0}), ("3", "77", {2.0}), ("0", "77", None)],
-)
-def test_nvml_foreign_processes_with_and_without_our_own_id(
-    listed: str, own: str, foreign: set[float] | None
-) -> None:
-    one = series(scenario(FAKE_PROCESSES=listed, FAKE_PID=own))["foreign_processes"]
+def test_nvml_a_slice_that_nobody_names_is_its_card_and_says_so() -> None:
+    ((window,),) = drive(scenario(gpu(2, name="Slice of a GPU", memory_bytes=16), FAKE_MIG="1"))
+    assert window.devices[0].kind == "gpu" and "not known" in window.devices[0].notes[0]
+
+
+@pytest.mark.parametrize("listed, foreign", [("1", {0.0}), ("3", {2.0}), ("0", None)])
+def test_nvml_all_processes_but_one_are_foreign(listed: str, foreign: set[float] | None) -> None:
+    one = series(scenario(FAKE_PROCESSES=listed))["foreign_processes"]
     assert (set(one.values) or None) == foreign
     assert foreign is not None or one.status == "not_sampled"
 

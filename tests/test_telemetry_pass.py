@@ -147,7 +147,11 @@ def test_telemetry_describes_a_gpu_by_what_no_setting_of_cuda_changes(
     )
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: facts)
     cuda = torch.device("cuda", 1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
     assert machine.gpus_of(cuda) == (GpuRef("G", UUIDS[0], "0000:65:00.0", 5),)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"MIG-{UUIDS[2]}")
+    assert machine.gpus_of(cuda) == (GpuRef("G", UUIDS[0], "0000:65:00.0", 5, f"MIG-{UUIDS[2]}"),)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     del facts.uuid, facts.pci_bus_id
     assert machine.gpus_of(cuda) == (GpuRef("G", None, None, 5),)
     assert machine.gpus_of(torch.device("cpu")) == ()

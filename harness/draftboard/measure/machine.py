@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -36,7 +37,9 @@ def gpus_of(device: torch.device) -> tuple[GpuRef, ...]:
     uuid, pci = getattr(facts, "uuid", None), None
     if hasattr(facts, "pci_bus_id"):
         pci = f"{facts.pci_domain_id:04x}:{facts.pci_bus_id:02x}:{facts.pci_device_id:02x}.0"
-    return (GpuRef(facts.name, str(uuid) if uuid else None, pci, facts.total_memory),)
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip()
+    mig = first if first.startswith("MIG-") else None  # a process never sees more than one slice
+    return (GpuRef(facts.name, str(uuid) if uuid else None, pci, facts.total_memory, mig),)
 
 
 class BusyMeter:

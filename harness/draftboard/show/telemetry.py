@@ -9,6 +9,7 @@ from rich.text import Text
 
 from draftboard.judge.telemetry import PEAKS, DeviceSummary, Figure, Summary, summarise
 from draftboard.record.records import Arm, RunRecord
+from draftboard.record.telemetry import Telemetry
 from draftboard.show import layout, words
 
 _ENERGY = {
@@ -30,11 +31,19 @@ def telemetry(run: RunRecord, arm: Arm) -> list[RenderableType]:
         f"telemetry: {found.seconds:.1f} s back to back after all timing, {found.replies} replies, "
         f"{found.tokens} tokens"
     )
-    parts: list[RenderableType] = [Text(head)]
+    parts: list[RenderableType] = [Text(head), *_memory(arm.telemetry)]
     if any(device.kind != "cpu" for device in found.devices):
         parts.append(_energy(found))
     parts += [_device(device) for device in found.devices]
     return [*parts, *(Text(words.visible(f"warning: {text}"), "yellow") for text in found.warnings)]
+
+
+def _memory(found: Telemetry) -> Iterator[Text]:
+    allocated, reserved = found.torch_allocated_peak_bytes, found.torch_reserved_peak_bytes
+    if allocated is not None and reserved is not None:
+        yield Text(
+            f"torch's memory peaks: {allocated / 1e9:.2f} GB allocated, {reserved / 1e9:.2f} GB reserved"
+        )
 
 
 def _energy(found: Summary) -> RenderableType:

@@ -37,12 +37,15 @@ def find(gpu: GpuRef) -> Found:
     handle = _handle(gpu)
     mig = bool(_or(lambda: nvml.nvmlDeviceIsMigDeviceHandle(handle).value, 0))
     card = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle) if mig else handle
-    _check(gpu, handle, mig)
-    return Found(handle, card, mig, _notes(handle, mig))
+    sliced = mig or bool(_or(lambda: nvml.nvmlDeviceGetMigMode(handle)[0], 0))
+    if not sliced:
+        _check(gpu, handle)
+    return Found(handle, card, mig, _notes(mig, sliced))
 
 
 def _handle(gpu: GpuRef) -> Any:
-    names = [f"{prefix}{gpu.uuid}" for prefix in ("GPU-", "MIG-") if gpu.uuid]
+    names = [gpu.mig] if gpu.mig else []
+    names += [f"{prefix}{gpu.uuid}" for prefix in ("GPU-", "MIG-") if gpu.uuid]
     tries = [(nvml.nvmlDeviceGetHandleByUUID, name) for name in names]
     tries += [(nvml.nvmlDeviceGetHandleByPciBusId, gpu.pci)] if gpu.pci else []
     failure: Exception = AnotherGpu("torch tells neither its UUID nor its PCI address")
@@ -54,20 +57,18 @@ def _handle(gpu: GpuRef) -> Any:
     raise failure
 
 
-def _check(gpu: GpuRef, handle: Any, mig: bool) -> None:
-    """A slice has another name and size than its card, so there is nothing to compare."""
-    if mig:
-        return
+def _check(gpu: GpuRef, handle: Any) -> None:
+    """Name and size must agree. Not for slices, which torch and NVML name and size in their own ways."""
     name = _or(lambda: text(nvml.nvmlDeviceGetName(handle)), gpu.name)
     total = _or(lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).total), gpu.memory_bytes)
     if name != gpu.name or abs(total - gpu.memory_bytes) > MEMORY_SLACK * gpu.memory_bytes:
         raise AnotherGpu(f"torch sees {gpu.name} with {gpu.memory_bytes} bytes, NVML {name} with {total}")
 
 
-def _notes(handle: Any, mig: bool) -> tuple[str, ...]:
+def _notes(mig: bool, sliced: bool) -> tuple[str, ...]:
     if mig:
         return ("a MIG slice: power, energy, clocks and temperature are those of the whole card",)
-    if _or(lambda: nvml.nvmlDeviceGetMigMode(handle)[0], 0):
+    if sliced:
         return ("MIG is on and the slice is not known: what NVML answers is the whole card's",)
     return ()
 

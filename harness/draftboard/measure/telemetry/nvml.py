@@ -15,22 +15,22 @@ from draftboard.record.telemetry import DeviceKind
 class NvmlBackend:
     """The GPUs that a run computes on. One that cannot be read is listed with the reason."""
 
-    def __init__(self, gpus: Sequence[GpuRef], pid: int) -> None:
+    def __init__(self, gpus: Sequence[GpuRef]) -> None:
         self._open = False
         self.software: dict[str, str] = {}
         try:
-            self.devices = self._devices(gpus, pid)
+            self.devices = self._devices(gpus)
         except Exception as error:
             self.devices = tuple(_unreadable(gpu, _explain(error)) for gpu in gpus)
 
-    def _devices(self, gpus: Sequence[GpuRef], pid: int) -> tuple[Device, ...]:
+    def _devices(self, gpus: Sequence[GpuRef]) -> tuple[Device, ...]:
         # Imported late: the module may be missing, or be another one of this name.
         import pynvml
 
         pynvml.nvmlInit()
         self._open = True
         self.software = _software()
-        return tuple(_device(gpu, pid) for gpu in gpus)
+        return tuple(_device(gpu) for gpu in gpus)
 
     def close(self) -> None:
         """Lets NVML go, once."""
@@ -41,14 +41,14 @@ class NvmlBackend:
             pynvml.nvmlShutdown()
 
 
-def _device(gpu: GpuRef, pid: int) -> Device:
+def _device(gpu: GpuRef) -> Device:
     from draftboard.measure.telemetry import gpm, gpus, nvml_ways
 
     try:
         found = gpus.find(gpu)
     except Exception as error:
         return _unreadable(gpu, _explain(error))
-    channels: list[Channel] = [*nvml_ways.channels(found, pid, _explain), gpm.Gpm(found, _explain)]
+    channels: list[Channel] = [*nvml_ways.channels(found, _explain), gpm.Gpm(found, _explain)]
     kind: DeviceKind = "mig" if found.mig else "gpu"
     return Device(gpu.name, kind, gpus.uuid_hash(found.handle), channels, found.notes)
 

@@ -23,7 +23,7 @@ _VALUE_FIELDS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """Members of nvmlValue_t by nvmlValueType_t."""
 
 
-def channels(found: Found, pid: int, explain: Explain) -> Iterator[Polled]:
+def channels(found: Found, explain: Explain) -> Iterator[Polled]:
     """A channel for everything that is polled. A slice has numbers of its own and others of its card."""
     own, card = found.handle, found.card
     yield Polled(q.GPU_BUSY, _busy(own, nvml.NVML_GPU_UTILIZATION_SAMPLES, "gpu"), explain)
@@ -31,11 +31,11 @@ def channels(found: Found, pid: int, explain: Explain) -> Iterator[Polled]:
     yield Polled(q.POWER, _power(card), explain)
     joules = _polled("counter", lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(card) / 1000)
     yield Polled(q.ENERGY, [joules], explain)
-    for quantity, ways in _simple(own, card, pid):
+    for quantity, ways in _simple(own, card):
         yield Polled(quantity, ways, explain)
 
 
-def _simple(own: Any, card: Any, pid: int) -> Iterator[tuple[Quantity, list[Way]]]:
+def _simple(own: Any, card: Any) -> Iterator[tuple[Quantity, list[Way]]]:
     def clock(kind: int) -> Way:
         return _polled("polled", lambda: nvml.nvmlDeviceGetClockInfo(card, kind))
 
@@ -65,19 +65,18 @@ def _simple(own: Any, card: Any, pid: int) -> Iterator[tuple[Quantity, list[Way]
     yield (
         q.FOREIGN,
         [
-            _polled("process list", lambda: foreign(nvml.nvmlDeviceGetComputeRunningProcesses(own), pid)),
-            _polled("older list", lambda: foreign(nvml.nvmlDeviceGetComputeRunningProcesses_v2(own), pid)),
+            _polled("process list", lambda: foreign(nvml.nvmlDeviceGetComputeRunningProcesses(own))),
+            _polled("older list", lambda: foreign(nvml.nvmlDeviceGetComputeRunningProcesses_v2(own))),
         ],
     )
 
 
-def foreign(processes: Sequence[Any], pid: int) -> int:
-    """Processes that are not ours. In a container NVML tells the host's ids, among which ours is not to be
-    found, and still one of those that compute must be us. Raises NothingNew for a list without anybody."""
+def foreign(processes: Sequence[Any]) -> int:
+    """Processes that are not ours: all but one. In a container NVML tells ids of the host, so ours cannot be
+    looked for, and still one of those that compute is us. Raises NothingNew for a list without anybody."""
     if not processes:
         raise NothingNew
-    others = len([process for process in processes if process.pid != pid])
-    return min(others, len(processes) - 1)
+    return len(processes) - 1
 
 
 def _polled(source: str, read: Callable[[], float], every_s: float = 0.0) -> Way:

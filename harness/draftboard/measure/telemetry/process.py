@@ -24,7 +24,7 @@ def open_backends(request: Request) -> list[Backend]:
     if request.gpus:
         from draftboard.measure.telemetry.nvml import NvmlBackend
 
-        backends.append(NvmlBackend(request.gpus, request.pid))
+        backends.append(NvmlBackend(request.gpus))
     return backends
 
 

@@ -8,12 +8,14 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class GpuRef:
-    """A GPU as CUDA knows it. `uuid` has no prefix; `pci` is like 0000:65:00.0."""
+    """A GPU as CUDA knows it. `uuid` has no prefix; `pci` is like 0000:65:00.0; `mig` is the slice's own id
+    where the user named one, as in MIG-5e6f..., since CUDA may tell the card's UUID for a slice."""
 
     name: str
     uuid: str | None
     pci: str | None
     memory_bytes: int
+    mig: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
