@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from draftboard.record.records import Round, Trace
+
+Flags = NDArray[np.bool_]
 
 UNCONDITIONAL = (
     "Of the rounds with a proposal, the share in which the guess at this position was committed. A guess "
@@ -31,20 +36,27 @@ class Position:
 
 def by_position(replies: Sequence[Trace]) -> tuple[Position, ...]:
     """One entry per position up to the longest draft; empty when nothing was proposed or shown."""
-    rounds = [r for trace in replies for r in trace.rounds or () if r.proposed]
-    longest = max((r.proposed for r in rounds), default=0)
-    return tuple(_position(place, rounds) for place in range(1, longest + 1))
+    rounds = [
+        (r.proposed, r.accepted, _reached(r)) for trace in replies for r in trace.rounds or () if r.proposed
+    ]
+    if not rounds:
+        return ()
+    proposed, accepted, reached = np.array(rounds).T
+    tested = np.minimum(proposed, reached)
+    return tuple(
+        _position(place, proposed >= place, tested >= place, accepted >= place)
+        for place in range(1, int(proposed.max()) + 1)
+    )
 
 
-def _position(place: int, rounds: Sequence[Round]) -> Position:
-    proposed = sum(r.proposed >= place for r in rounds)
-    tested = sum(_tested(place, r) for r in rounds)
-    accepted = sum(r.accepted >= place for r in rounds)
-    conditional = accepted / tested if tested else None
-    return Position(place, proposed, tested, accepted, accepted / len(rounds), conditional)
+def _position(place: int, proposed: Flags, tested: Flags, accepted: Flags) -> Position:
+    """From whether each round had, tested and accepted a guess there."""
+    counts = int(proposed.sum()), int(tested.sum()), int(accepted.sum())
+    conditional = counts[2] / counts[1] if counts[1] else None
+    return Position(place, *counts, counts[2] / len(accepted), conditional)
 
 
-def _tested(place: int, r: Round) -> bool:
+def _reached(r: Round) -> int:
+    """The last position that was put to the test: none is after a miss, or after a stop that was a guess."""
     cut_at_a_guess = r.emitted == r.accepted
-    reached = r.accepted if cut_at_a_guess else r.accepted + 1
-    return place <= min(r.proposed, reached)
+    return r.accepted if cut_at_a_guess else r.accepted + 1

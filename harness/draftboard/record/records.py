@@ -107,7 +107,7 @@ class Rounds:
 
     def __iter__(self) -> Iterator[Round]:
         columns = (getattr(self, name) for name in Round._fields)
-        return (Round(*row) for row in zip(*columns, strict=True))
+        return map(Round._make, zip(*columns, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from draftboard.errors import UserError
 from draftboard.judge import telemetry
 from draftboard.judge.explain import WhatIf, neighbours, what_if
-from draftboard.judge.sample import take_sample
 from draftboard.judge.soundness import unsound
 from draftboard.judge.summary import Row, rows
-from draftboard.judge.terms import fit
+from draftboard.judge.terms import Terms
 from draftboard.record.ids import digest
 from draftboard.record.records import Arm, RunRecord
 from draftboard.record.store import Store, arm_file_name, load, parse_utc
@@ -60,14 +59,13 @@ def read_all(store: Store) -> list[RunRows]:
 
 def summarise(folder: str, run: RunRecord, arms: Sequence[Arm]) -> RunRows:
     """A run whose arms have their pages in `folder`."""
-    baseline = next(arm for arm in arms if arm.id == run.baseline)
     pairs = zip(rows(run, arms), arms, strict=True)
-    return RunRows(run, tuple(_entry(folder, run, baseline, row, arm) for row, arm in pairs))
+    return RunRows(run, tuple(_entry(folder, run, row, arm) for row, arm in pairs))
 
 
-def _entry(folder: str, run: RunRecord, baseline: Arm, row: Row, arm: Arm) -> Entry:
+def _entry(folder: str, run: RunRecord, row: Row, arm: Arm) -> Entry:
     sampled = None if arm.telemetry is None else telemetry.summarise(arm.telemetry, run.idle)
-    found = changes(run, baseline, arm)
+    found = changes(run, row, arm)
     return Entry(row, page_of(folder, arm), found, sampled, arm.telemetry_missing)
 
 
@@ -76,10 +74,19 @@ def page_of(folder: str, arm: Arm) -> str:
     return f"{folder}/{arm_file_name(arm).removesuffix('.json')}"
 
 
-def changes(run: RunRecord, baseline: Arm, arm: Arm) -> tuple[WhatIf, ...]:
+def changes(run: RunRecord, row: Row, arm: Arm) -> tuple[WhatIf, ...]:
     """The terms of an arm as measured, and changes of them; empty for the baseline and unknown terms."""
-    terms = None if arm.id == baseline.id else fit(take_sample(baseline, arm))
+    terms = None if row.baseline else terms_of(row)
     return (*what_if(terms), *neighbours(terms, arm, run.verify_ms)) if terms else ()
+
+
+def terms_of(row: Row) -> Terms | None:
+    """The terms as a row has them; None where one is unknown, or no time was taken."""
+    if row.speedup is None:
+        return None
+    found = (row.acceptance_length, row.t_target_ms, row.t_draft_ms, row.t_verify_ms, row.t_other_ms)
+    known = [value for value in found if value is not None]
+    return Terms(*known) if len(known) == len(found) else None
 
 
 def rows_of(store: Store) -> list[Row]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import lru_cache
 from pathlib import Path
 
 from draftboard.errors import UserError
@@ -15,16 +17,16 @@ from draftboard.show.web.runs import run_pages
 
 FRONT = "index.html"
 
+MANY = 8
+"""Runs to make from which on it pays to start processes."""
+
 
 def build(store: Store, out: Path, root: Path, base_url: str = "") -> Path:
     """Writes the site of all runs into `out` and returns its front page. `root` is the checkout with the
     templates, `base_url` where the site will be served. The pages of a run that did not change stay."""
     renderer = Renderer(root, base_url)
     last = cache.load(out, renderer.stamp)
-    runs = {
-        folder: last.find(folder, records) or _make(renderer, folder, records, out)
-        for folder, records in _folders(store)
-    }
+    runs = _runs(renderer, dict(_folders(store)), last)
     written = [name for run in runs.values() for name in run.pages]
     for name, text in shared.pages(renderer, [run.rows for run in runs.values()]):
         cache.write(out / name, text)
@@ -40,14 +42,36 @@ def _folders(store: Store) -> Iterator[tuple[str, Path]]:
     return ((f"runs/{run.path.parent.name}/{run.path.name}", run.path) for run in store.runs())
 
 
-def _make(renderer: Renderer, folder: str, records: Path, out: Path) -> KeptRun:
+def _runs(renderer: Renderer, folders: dict[str, Path], last: cache.Cache) -> dict[str, KeptRun]:
+    """Every run, those that changed made anew: many of them by as many processes as there are processors."""
+    kept = {folder: last.find(folder, records) for folder, records in folders.items()}
+    work = [
+        (renderer.root, renderer.base_url, name, folders[name], last.out)
+        for name, run in kept.items()
+        if run is None
+    ]
+    if len(work) < MANY:
+        made = dict(map(_make, work))
+    else:
+        with ProcessPoolExecutor() as pool:
+            made = dict(pool.map(_make, work))
+    return {folder: run or made[folder] for folder, run in kept.items()}
+
+
+def _make(work: tuple[Path, str, str, Path, Path]) -> tuple[str, KeptRun]:
+    """Writes the pages of one run: (root, base URL, its folder, its records, the site's folder)."""
+    root, base_url, folder, records, out = work
     digest = cache.digest_of(records)
     run, arms = load(records)
     rows, pages = summarise(folder, run, arms), {}
-    for name, text in run_pages(renderer, folder, rows, arms):
+    for name, text in run_pages(_renderer(root, base_url), folder, rows, arms):
         cache.write(out / name, text)
         pages[name] = cache.state(out / name) or (0, 0)
-    return KeptRun(digest, rows, pages)
+    return folder, KeptRun(digest, rows, pages)
+
+
+_renderer = lru_cache(maxsize=1)(Renderer)
+"""One for each process: it holds the templates."""
 
 
 def verify(store: Store, out: Path, root: Path, base_url: str = "") -> str:

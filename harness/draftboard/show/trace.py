@@ -13,9 +13,7 @@ from draftboard.errors import UserError, unknown
 from draftboard.judge.lossless import Verdict
 from draftboard.judge.metrics import METRICS, measure
 from draftboard.judge.positions import CONDITIONAL, UNCONDITIONAL, by_position
-from draftboard.judge.sample import take_sample
 from draftboard.judge.summary import Row, rows, verdict_of
-from draftboard.judge.terms import predict
 from draftboard.record.records import Arm, RunRecord
 from draftboard.record.store import Store, load
 from draftboard.show import layout, settings, tables, words
@@ -41,7 +39,7 @@ def arm_record(run: RunRecord, arms: Sequence[Arm], arm: Arm, prompt_id: str | N
     baseline = next(one for one in arms if one.id == run.baseline)
     row = next(row for row in rows(run, arms) if row.arm == arm.id)
     parts: list[RenderableType] = [_head(run, row), _figures(baseline, arm), *_reasons(row)]
-    parts += [*_lossless(verdict_of(arm, run.dtype)), *_positions(arm), *_terms(run, baseline, arm)]
+    parts += [*_lossless(verdict_of(arm, run.dtype)), *_positions(arm), *_terms(run, row, arm)]
     parts += telemetry(run, arm)
     return Group(*parts, *reply(arm, prompt_id))
 
@@ -118,7 +116,6 @@ def _positions(arm: Arm) -> list[RenderableType]:
     return [table, *(Text(text, "dim") for text in definitions)]
 
 
-def _terms(run: RunRecord, baseline: Arm, arm: Arm) -> list[RenderableType]:
-    found = changes(run, baseline, arm)
-    tried = prediction_words(predict(take_sample(baseline, arm)))
-    return [what_if_table(found), Text(tried)] if found else []
+def _terms(run: RunRecord, row: Row, arm: Arm) -> list[RenderableType]:
+    found = changes(run, row, arm)
+    return [what_if_table(found), Text(prediction_words(row.prediction))] if found else []
