@@ -19,6 +19,12 @@ T = TypeVar("T")
 _hints = cache(get_type_hints)
 
 
+@cache
+def _parts(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+    """`list[int]` as (list, (int,)); the first is None for a plain type."""
+    return get_origin(kind), get_args(kind)
+
+
 def to_json(value: Any) -> Json:
     """Plain JSON data of a record. Raises ValueError for NaN and infinities: a file never holds them."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -40,9 +46,10 @@ def from_json(kind: type[T], data: Json, where: str = "record") -> T:
 def _read(kind: Any, data: Json, where: str) -> Any:
     if kind is Any:
         return data
-    if dataclasses.is_dataclass(kind):
-        return _read_dataclass(cast(type, kind), data, where)
-    origin, args = get_origin(kind), get_args(kind)
+    origin, args = _parts(kind)
+    if origin is None:
+        reads = _read_dataclass if dataclasses.is_dataclass(kind) else _checked
+        return reads(cast(type, kind), data, where)
     if origin in (Union, types.UnionType):
         if data is None and type(None) in args:
             return None
@@ -51,9 +58,7 @@ def _read(kind: Any, data: Json, where: str) -> Any:
         return data if data in args else _refuse(where, f"one of {', '.join(map(str, args))}", data)
     if origin is tuple:
         return _read_tuple(args, data, where)
-    if origin is dict:
-        return {k: _read(args[1], v, f"{where}.{k}") for k, v in _checked(dict, data, where).items()}
-    return _checked(kind, data, where)
+    return {k: _read(args[1], v, f"{where}.{k}") for k, v in _checked(dict, data, where).items()}
 
 
 def _read_dataclass(kind: type, data: Json, where: str) -> Any:
