@@ -7,7 +7,8 @@ every field that NVML tells, and records that are read back. Speeds of random we
     python harness/bench/gpu_check.py
 
 Exit code 0: all passed; 1: something failed, and the last lines say what; 2: no GPU, so nothing was checked.
-`--rehearse` goes through the same steps on a CPU with a small target: it proves the script, not a GPU.
+`--rehearse` goes through the same steps on a CPU, with a small target, one checkpoint of each method and one
+prompt: it proves the script, not a GPU.
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ def check(folder: Path, rehearse: bool) -> Iterator[str]:
     tell_machine(device)
     write_task(folder)
     for target, arms in golden_targets(folder):
+        arms = tuple({arm.drafter: arm for arm in arms}.values()) if rehearse else arms
         yield from measure(
             plan(folder, target, arms, device, telemetry_s=0.0, tokens=min(tokens, 32)), folder
         )
@@ -156,7 +158,7 @@ def plan(
         baseline="none",
         task="check",
         root=str(root),
-        limit=None,
+        limit=1 if device == "cpu" else None,
         max_new_tokens=tokens,
         repeats=1,
         warmup=1,
