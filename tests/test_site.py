@@ -400,6 +400,16 @@ def test_only_the_pages_of_new_runs_are_made_again(tmp_path, monkeypatch):
     assert site.verify(store, out, ROOT)
 
 
+def test_many_runs_are_made_by_several_processes_and_come_out_alike(tmp_path):
+    """Verification makes every page in this process."""
+    store, out = Store(tmp_path / "results"), tmp_path / "out"
+    for number in range(site.MANY):
+        write(store, number, "chat", prompts=1, mark=f"-{number}", run=f"run{number}")
+    site.build(store, out, ROOT)
+    assert len(list(out.glob("runs/*/*/index.html"))) == site.MANY
+    assert site.verify(store, out, ROOT)
+
+
 def test_pages_of_a_removed_run_go_and_other_files_stay(tmp_path):
     store, out = Store(tmp_path / "results"), tmp_path / "out"
     write(store, 1, "chat")
