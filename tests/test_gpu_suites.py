@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from draftboard.measure import commands, opening
+from draftboard.measure import commands, estimate, opening
 from draftboard.measure.arms import bound_options
 from draftboard.measure.plan import Plan, plans
+from draftboard.record.store import Store
 from draftboard.record.suites import load_suite
+from draftboard.show import cells
 from tiny_folder import save_task, save_tiny_folder
 
 ROOT = Path(__file__).parents[1]
@@ -46,7 +48,7 @@ def test_every_option_binds_to_the_modules_build(name: str) -> None:
 def test_a_dry_run_needs_no_network(name: str, tmp_path: Path) -> None:
     suite, out = load_suite(name), io.StringIO()
     planned = commands.make_plans(name, {}, (), (), {}, ROOT, "auto", "draftboard run")
-    commands.print_cells(planned, tmp_path, Console(file=out, width=120))
+    cells.show(estimate.cells(planned, Store(tmp_path)), Console(file=out, width=120))
     shown = out.getvalue()
     assert f"{3 * len(suite.arms)} cells" in shown
     assert all(arm.drafter in shown for arm in suite.arms)

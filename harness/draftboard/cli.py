@@ -37,6 +37,27 @@ Results = Annotated[
 ]
 
 
+Suite = Annotated[str, typer.Option(help="A suite of harness/suites, or a TOML file.")]
+Target = Annotated[str | None, typer.Option(help="Target: embedded id, folder, or hub id[@revision].")]
+Tasks = Annotated[str | None, typer.Option(help="Tasks, comma-separated: names, .jsonl files, hf:... ids.")]
+Drafters = Annotated[str | None, typer.Option(help="Drafters, comma-separated; the baseline always runs.")]
+Ks = Annotated[str | None, typer.Option(help="Drafts per round, comma-separated, such as 1,2,4.")]
+Options = Annotated[list[str] | None, typer.Option(help="A drafter's option, name=value; repeatable.")]
+Limit = Annotated[int | None, typer.Option(help="Prompts per task, drawn by the seed.")]
+MaxNewTokens = Annotated[int | None, typer.Option(help="Most tokens of a reply.")]
+Repeats = Annotated[int | None, typer.Option(help="Times each reply is measured.")]
+Temperature = Annotated[float | None, typer.Option(help="0 is greedy.")]
+TopK = Annotated[int | None, typer.Option(help="Keep the likeliest tokens only.")]
+TopP = Annotated[float | None, typer.Option(help="Keep this much probability only.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of prompts, order and sampling.")]
+Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
+SuiteDtype = Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted run of the same plan.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="List the cells and the time they may take.")]
+RunOut = Annotated[Path | None, typer.Option(help="Folder for the results (default: results/ in --root).")]
+
+
 def main() -> None:
     """Runs the command and turns a user's mistake into one line and exit code 2."""
     signal.signal(signal.SIGTERM, _as_interrupt)
@@ -53,55 +74,48 @@ def _as_interrupt(number: int, frame: Any) -> None:
 
 @app.command()
 def run(
-    suite: Annotated[str, typer.Option(help="A suite of harness/suites, or a TOML file.")] = "quick",
-    target: Annotated[
-        str | None, typer.Option(help="Target: embedded id, folder, or hub id[@revision].")
-    ] = None,
-    tasks: Annotated[
-        str | None, typer.Option(help="Tasks, comma-separated: names, .jsonl files, hf:... ids.")
-    ] = None,
-    drafter: Annotated[
-        str | None, typer.Option(help="Drafters, comma-separated; the baseline always runs.")
-    ] = None,
-    k: Annotated[str | None, typer.Option(help="Drafts per round, comma-separated, such as 1,2,4.")] = None,
-    option: Annotated[
-        list[str] | None, typer.Option(help="A drafter's option, name=value; repeatable.")
-    ] = None,
-    limit: Annotated[int | None, typer.Option(help="Prompts per task, drawn by the seed.")] = None,
-    max_new_tokens: Annotated[int | None, typer.Option(help="Most tokens of a reply.")] = None,
-    repeats: Annotated[int | None, typer.Option(help="Times each reply is measured.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
-    top_k: Annotated[int | None, typer.Option(help="Keep the likeliest tokens only.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Keep this much probability only.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of prompts, order and sampling.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue an interrupted run of the same plan.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the cells and the time they may take.")
-    ] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the results (default: results/ in --root).")
-    ] = None,
+    suite: Suite = "quick",
+    target: Target = None,
+    tasks: Tasks = None,
+    drafter: Drafters = None,
+    k: Ks = None,
+    option: Options = None,
+    limit: Limit = None,
+    max_new_tokens: MaxNewTokens = None,
+    repeats: Repeats = None,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    seed: Seed = None,
+    dtype: SuiteDtype = None,
+    device: Device = "auto",
+    resume: Resume = False,
+    dry_run: DryRun = False,
+    out: RunOut = None,
     root: Root = Path(),
 ) -> None:
     """Measure: one run per task, all arms interleaved, results written to results/."""
-    from draftboard.measure import commands
+    from draftboard.measure import commands, estimate
+    from draftboard.show import cells
 
     changes = {
         "limit": limit, "max_new_tokens": max_new_tokens, "repeats": repeats, "temperature": temperature,
         "top_k": top_k, "top_p": top_p, "seed": seed, "dtype": dtype, "tasks": _words(tasks),
         **_target(target),
     }  # fmt: skip
-    plans = commands.make_plans(
-        suite, changes, _words(drafter) or (), _numbers(k), _options(option), root, device, _command_line()
-    )
-    console, where = Console(), out or root / "results"
+    options, command, where = _options(option), _command_line(), out or root / "results"
+    names, ks = _words(drafter) or (), _numbers(k)
+    plans = commands.make_plans(suite, changes, names, ks, options, root, device, command)
     if dry_run:
-        commands.print_cells(plans, where, console)
-        return
+        cells.show(estimate.cells(plans, _store(where)), Console())
+    else:
+        _measure(plans, where, resume)
+
+
+def _measure(plans: Any, where: Path, resume: bool) -> None:
+    from draftboard.measure import commands
+
+    console = Console()
     try:
         failures = commands.run_plans(plans, where, console, resume=resume)
     except KeyboardInterrupt:
@@ -115,8 +129,8 @@ def run(
 @app.command()
 def doctor(
     target: Annotated[str | None, typer.Option(help="Target to time (default: the embedded one).")] = None,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    dtype: Dtype = "auto",
+    device: Device = "auto",
     context: Annotated[int, typer.Option(help="Cached positions before the timed forward.")] = 256,
 ) -> None:
     """Show what this machine can measure: memory speed, the floor per token, the cost of verifying."""
@@ -159,8 +173,8 @@ def inspect(
         bool | None,
         typer.Option("--thinking/--no-thinking", help="The chat template's flag (default: the task's)."),
     ] = None,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    dtype: Dtype = "auto",
+    device: Device = "auto",
     plugins: Annotated[
         str, typer.Option(help="Package whose module `checkpoints` reads it.")
     ] = "draftboard_drafters",

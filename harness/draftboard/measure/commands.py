@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from draftboard.errors import UserError
-from draftboard.measure import doctor, doctor_view, estimate, plugins, runner
+from draftboard.measure import doctor, doctor_view, plugins, runner
 from draftboard.measure.arms import check_arms
 from draftboard.measure.contract import run_all, toy_target
 from draftboard.measure.embedded import EMBEDDED_ID
@@ -44,21 +43,6 @@ def _with_options(suite: Suite, options: Mapping[str, Any]) -> Suite:
         for arm in suite.arms
     )
     return dataclasses.replace(suite, arms=arms)
-
-
-def print_cells(chosen: Sequence[Plan], results: Path, console: Console) -> None:
-    """The cells of some plans and the time they may take."""
-    table = Table("task", "arm", "prompts", "replies", "tokens at most", "estimate", box=None)
-    found = estimate.cells(chosen, Store(results))
-    for cell in found:
-        seconds = "unknown" if cell.seconds is None else f"{cell.seconds:.0f} s"
-        numbers = (str(n) for n in (cell.prompts, cell.replies, cell.tokens_at_most))
-        table.add_row(cell.task, cell.arm, *numbers, seconds)
-    console.print(table)
-    known = [cell.seconds for cell in found if cell.seconds is not None]
-    rest = len(found) - len(known)
-    note = f"; {rest} of {len(found)} cells have no earlier run to judge by" if rest else ""
-    console.print(f"{len(found)} cells, about {sum(known) / 60:.1f} min{note}")
 
 
 def run_plans(chosen: Sequence[Plan], results: Path, console: Console, *, resume: bool) -> list[str]:
