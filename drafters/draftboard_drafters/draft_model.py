@@ -30,6 +30,7 @@ from draftboard.measure.loading import (
     weights_sha256,
 )
 from draftboard.measure.target import TargetModel
+from draftboard_drafters.checkpoints.cards import training_of
 
 _NVIDIA = "articles about NVIDIA's selection table of 2 Sep 2026"
 
@@ -130,8 +131,14 @@ def build(
         device=target.device,
         max_context=target.max_context if target.max_context > DEFAULT_CONTEXT else None,
     )
+    training = training_of(source)
     origin: Origin | None = None if Path(source).is_dir() else "published"
-    weights = Weights(loaded.weight_bytes, weights_sha256(source, revision), origin)
+    weights = Weights(
+        loaded.weight_bytes,
+        weights_sha256(source, revision),
+        "trained here" if training is not None else origin,
+        training,
+    )
     return DraftModel(target, sampler, loaded, num_speculative_tokens, weights)
 
 

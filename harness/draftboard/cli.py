@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from draftboard import cli_gate, cli_train
 from draftboard.errors import UserError
 
 SOME_FAILED = 6
@@ -186,6 +187,12 @@ def inspect(
     texts = view.Texts(task, root, thinking, limit, max_new_tokens) if self_test else None
     sound = view.run(checkpoint, revision, _target(target), plugins, dtype, device, texts, Console())
     raise typer.Exit(0 if sound else BROKEN_PROMISE)
+
+
+app.command(name="train")(cli_train.train)
+
+
+cli_gate.add_to(app)
 
 
 @app.command()

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from draftboard.errors import UserError
-from draftboard.record.records import Card, Claim, Origin, Weights
+from draftboard.record.records import Card, Claim, Origin, Training, Weights
 
 __all__ = [
     "FINAL_NORM",
@@ -34,6 +34,7 @@ __all__ = [
     "Drafter",
     "Origin",
     "Target",
+    "Training",
     "UserError",
     "Weights",
 ]

@@ -94,7 +94,7 @@ class FusedForward:
         states = {0: x}
         for index, block in enumerate(self.blocks):
             x = x + self._attention(block, index, x, place, rotary, mask)
-            x = x + self._mlp(block, x)
+            x = x + self.mlp(block, x)
             states[index + 1] = x
         self.cache.length = place.stop
         normed = states[FINAL_NORM] = self.final_norm(x if FINAL_NORM in taps or not last_only else x[-1:])
@@ -122,17 +122,21 @@ class FusedForward:
         rotary: tuple[Tensor, Tensor],
         mask: Tensor | None,
     ) -> Tensor:
-        rows, turning = len(x), self.heads + self.kv_heads
-        qkv = block.qkv(F.rms_norm(x, self.width, block.input_norm, self.eps))
-        heads = qkv.view(rows, turning + self.kv_heads, self.head_dim)
-        qk = self._rotate(self._qk_norm(block, heads[:, :turning]), *rotary)
+        query, key, value = self.project(block, x, rotary)
         keys, values = self.cache.keys[index], self.cache.values[index]
-        keys[:, place] = qk[:, self.heads :].transpose(0, 1)
-        values[:, place] = heads[:, turning:].transpose(0, 1)
-        query = qk[:, : self.heads]
-        if place.start == 0 and rows > 1:
+        keys[:, place] = key.transpose(0, 1)
+        values[:, place] = value.transpose(0, 1)
+        if place.start == 0 and len(x) > 1:
             return block.out(self._prefill_attention(query, keys[:, place], values[:, place]))
         return block.out(self._grouped_attention(query, keys[:, : place.stop], values[:, : place.stop], mask))
+
+    def project(self, block: Block, x: Tensor, rotary: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+        """Queries [n, heads, hd], keys and values [n, kv_heads, hd] of states [n, H]; rotary [n, 1, hd]."""
+        turning = self.heads + self.kv_heads
+        qkv = block.qkv(F.rms_norm(x, self.width, block.input_norm, self.eps))
+        heads = qkv.view(len(x), turning + self.kv_heads, self.head_dim)
+        qk = self._rotate(self._qk_norm(block, heads[:, :turning]), *rotary)
+        return qk[:, : self.heads], qk[:, self.heads :], heads[:, turning:]
 
     def _prefill_attention(self, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         seen = F.scaled_dot_product_attention(
@@ -158,7 +162,8 @@ class FusedForward:
     def _rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         return x * cos + torch.roll(x, self.head_dim // 2, dims=-1) * sin
 
-    def _mlp(self, block: Block, x: Tensor) -> Tensor:
+    def mlp(self, block: Block, x: Tensor) -> Tensor:
+        """What a block's MLP adds to states [n, H]."""
         gate, up = block.gate_up(F.rms_norm(x, self.width, block.post_norm, self.eps)).chunk(2, dim=-1)
         return block.down(F.silu(gate) * up)
 

@@ -176,12 +176,27 @@ class Losslessness:
 
 
 @dataclass(frozen=True, slots=True)
+class Training:
+    """What training a drafter cost, as its card says."""
+
+    data_tokens: int
+    """Distinct tokens of text."""
+    token_visits: int
+    seconds: float
+    cpu_seconds: float
+    cpu: str
+    energy_joules: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Weights:
     """The tensors a drafter adds to the target's."""
 
     bytes: int = 0
     sha256: str | None = None
     origin: Origin | None = None
+    training: Training | None = None
+    """None where the training is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,78 @@
+"""Unrolling a serial drafter in training: EAGLE-3's training-time test (arXiv 2503.01840, section 3.2).
+
+At step s row t stands at position t+s, joins the embedding of token t+s+1 with the state of its own step
+s-1 and predicts the law of token t+s+2. It sees the first step's keys up to row t, whose features were the
+target's, and those of its own later steps: as when drafting, where features past the committed text are the
+drafter's own. The loss of step s counts decay^s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from draftboard_drafters._layers import Angles, Rotary
+from draftboard_drafters.training.batches import Batch
+from draftboard_drafters.training.blocks import norm
+from draftboard_drafters.training.objective import (
+    Outcome,
+    Parameters,
+    cross_entropy,
+    label_weights,
+    laws,
+    mean,
+)
+from draftboard_drafters.training.parts import Parts, Words
+
+Step = Callable[[Parameters, Tensor, Tensor, Angles, list[Tensor], list[Tensor]], Tensor]
+"""From embeddings and features [B, n, H] to states [B, n, H]; appends its keys and values to the lists."""
+
+LONGEST = 4096
+"""Positions for which angles are kept."""
+
+
+class Chains:
+    """The loss of K unrolled steps."""
+
+    def __init__(
+        self, parts: Parts, words: Words, *, k: int, decay: float, prompt_weight: float, normed: bool
+    ) -> None:
+        """`normed`: the next step's feature is the state after the final norm, not before it."""
+        self.parts, self.words, self.k, self.decay = parts, words, k, decay
+        self.prompt_weight, self.normed = prompt_weight, normed
+        shape = parts.geometry
+        self.rotary = Rotary(parts.rope, shape.head_dim, LONGEST, torch.float32, torch.device("cpu"))
+
+    def outcome(
+        self, parameters: Parameters, batch: Batch, feature: Tensor, step: Step, head: Tensor
+    ) -> Outcome:
+        """`feature` [B, T, H] is fused from the target's states; `head` [Vd, H] reads the drafter's."""
+        weights = label_weights(batch, self.words.known, self.prompt_weight)
+        keys, values, losses, hits = list[Tensor](), list[Tensor](), list[Tensor](), list[Tensor]()
+        length = batch.ids.shape[1]
+        for s in range(self.k):
+            rows = length - 1 - s
+            keys, values = [k[:, :, :rows] for k in keys], [v[:, :, :rows] for v in values]
+            embedded = F.embedding(batch.ids[:, 1 + s :], self.parts.embedding)
+            angles = self.rotary.at(slice(s, s + rows))
+            state = step(parameters, embedded, feature[:, :rows], angles, keys, values)
+            normed = norm(state, parameters["norm.weight"], self.parts.geometry.eps)
+            feature = normed if self.normed else state
+            loss, right = self._read(normed, batch.states[:, 1 + s :, -1], weights[:, 1 + s :], head)
+            losses.append(self.decay**s * loss)
+            hits.append(right)
+        starts = batch.starts(self.k)[:, 1 : 1 + hits[-1].shape[1]]
+        chains = [right[:, : starts.shape[1]][starts] for right in hits]
+        return Outcome(torch.stack(losses).sum(), torch.stack(chains, dim=-1))
+
+    def _read(self, normed: Tensor, final: Tensor, weights: Tensor, head: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean loss and, for every row, whether its best guess is the target's."""
+        counts = weights > 0
+        law = laws(final[counts], self.words.head)
+        logits = F.linear(normed[counts], head)
+        right = torch.zeros_like(counts)
+        right[counts] = logits.detach().argmax(-1) == law.argmax(-1)
+        return mean(cross_entropy(logits, law), weights[counts]), right

@@ -1,0 +1,216 @@
+"""What `draftboard train` does: the data, a method, or everything in the order in which it is needed."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from draftboard.drafter import Drafter, UserError
+from draftboard.errors import unknown
+from draftboard.measure.embedded import EMBEDDED_ID
+from draftboard.measure.loading import load_target, load_tokenizer, resolve_source
+from draftboard.measure.target import TargetModel
+from draftboard_drafters.training import prompts, recipes
+from draftboard_drafters.training.batches import Texts
+from draftboard_drafters.training.cards import Data, write_card
+from draftboard_drafters.training.evaluate import (
+    benchmarks,
+    calibration,
+    evaluate,
+    greedy_sampler,
+    positions,
+)
+from draftboard_drafters.training.generation import BatchedReplies
+from draftboard_drafters.training.loop import train
+from draftboard_drafters.training.parts import Parts, count, most_frequent, parts_of
+from draftboard_drafters.training.replay import acceptance_length
+from draftboard_drafters.training.replies import Pair, Replies
+from draftboard_drafters.training.states import Layout, Store, fill, taps_of
+
+MAX_NEW_TOKENS = 192
+LONGEST_PROMPT = 384
+"""Longer prompts are left out: they would fill the memory of all slots and teach little."""
+SLOTS = 64
+SAY_EVERY = 50
+DATA, EVERYTHING, EVALUATION = "data", "all", "evaluate"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is trained, for which target, from what, and where it is kept.
+
+    `replies` is the file of the target's replies, `work` holds states and unfinished trainings, `weights`
+    receives one folder per method, `results` has the replies that an evaluation replays. `reply_tokens` is
+    how many tokens of replies the data shall have in all; `tokens` overrides a recipe's token visits.
+    """
+
+    target: str
+    prompts: Path
+    replies: Path
+    work: Path
+    weights: Path
+    results: Path
+    reply_tokens: int = 1_000_000
+    tokens: int | None = None
+    threads: int | None = None
+    say: Callable[[str], None] = print
+
+
+def job(target: str | None, root: Path, work: Path | None, **options: Any) -> Job:
+    """The job for a target (None: the embedded one) in a checkout."""
+    name = target or EMBEDDED_ID
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    slug = Path(name).name
+    return Job(
+        target=name,
+        prompts=root / "drafters" / "train_prompts",
+        replies=root / "drafters" / "train_data" / f"{slug}.jsonl",
+        work=work or cache / "draftboard" / "training" / slug,
+        weights=root / "drafters" / "weights" / slug,
+        results=root / "results",
+        **options,
+    )
+
+
+def run(what: str, job: Job) -> None:
+    """Makes the data, trains one method, or does all. Raises UserError for a word that is none of them."""
+    if job.threads is not None:
+        torch.set_num_threads(job.threads)
+    known = modules()
+    if what not in (words := [DATA, EVERYTHING, EVALUATION, *known]):
+        raise unknown("training", what, words, "the recipes")
+    if what in (DATA, EVERYTHING):
+        make_data(job)
+    if what == EVALUATION:
+        evaluate_all(job)
+    for method in in_order(known) if what == EVERYTHING else [what] if what in known else []:
+        train_method(method, job)
+
+
+def modules() -> dict[str, ModuleType]:
+    """The recipe modules by method, found by listing their folder."""
+    found = pkgutil.iter_modules(recipes.__path__)
+    return {m.name: importlib.import_module(f"{recipes.__name__}.{m.name}") for m in found}
+
+
+def in_order(known: Mapping[str, ModuleType]) -> list[str]:
+    """Methods after those that they start from."""
+    ordered = list[str]()
+    while len(ordered) < len(known):
+        ready = [n for n, m in known.items() if n not in ordered and set(m.AFTER) <= set(ordered)]
+        ordered.append(ready[0])
+    return ordered
+
+
+def make_data(job: Job) -> None:
+    """Replies up to the number of tokens asked for, then the target's states on all of them."""
+    context = LONGEST_PROMPT + MAX_NEW_TOKENS
+    target = load_target(
+        job.target, dtype=torch.float32, device=torch.device("cpu"), max_context=max(context, 2048)
+    )
+    replies = Replies(job.replies)
+    answered = {prompt for prompt, _ in replies}
+    have = sum(len(reply) for _, reply in replies)
+    job.say(f"{len(answered):,} prompts answered so far, {have:,} tokens of {job.reply_tokens:,}")
+    if have < job.reply_tokens:
+        for new, (_, reply) in enumerate(replies.add(_answers(target, _waiting(job, answered))), 1):
+            have += len(reply)
+            if new % SAY_EVERY == 0:
+                job.say(f"{have:,} of {job.reply_tokens:,} reply tokens")
+            if have >= job.reply_tokens:
+                break
+    job.say(f"data {replies.sha256()[:12]}: {have:,} reply tokens in {job.replies}")
+    _fill_store(job, target, replies)
+
+
+def _waiting(job: Job, answered: set[tuple[int, ...]]) -> Iterator[list[int]]:
+    """Prompts without a reply, in the seeded order, those that are too long left out."""
+    tokenizer = load_tokenizer(resolve_source(job.target), None)
+    for prompt in prompts.ordered(prompts.read(job.prompts)):
+        ids = prompts.template(tokenizer, prompt.text)
+        if len(ids) <= LONGEST_PROMPT and tuple(ids) not in answered:
+            yield ids
+
+
+def _answers(target: TargetModel, waiting: Iterator[list[int]]) -> Iterator[Pair]:
+    batch = BatchedReplies(target, slots=SLOTS, max_prompt=LONGEST_PROMPT, max_new_tokens=MAX_NEW_TOKENS)
+    return batch.replies(waiting)
+
+
+def _fill_store(job: Job, target: TargetModel, replies: Replies) -> None:
+    store = Store(job.work / "states", Layout(target.id, taps_of(target.num_layers), target.hidden_size))
+    pairs = list(replies)[len(store.rows) :]
+    for index, pair in enumerate(pairs):
+        fill(store, target, [pair])
+        if index % SAY_EVERY == 0:
+            job.say(f"states of {len(store.rows):,} texts, {store.tokens:,} tokens")
+
+
+def train_method(method: str, job: Job) -> None:
+    """Trains a method to its end and writes its weights and card."""
+    module, parts = modules()[method], parts_of(job.target)
+    store = Store(job.work / "states", _layout(parts))
+    if not store.rows:
+        raise UserError(f"{store.folder} holds no states; run `draftboard train data` first")
+    texts = Texts([store])
+    words = most_frequent(_counts(texts, parts), module.WORDS, parts)
+    before = {name: _finished(name, job) for name in module.AFTER}
+    recipe = module.make(parts, words, store.layout.taps, before)
+    settings = module.SETTINGS if job.tokens is None else replace(module.SETTINGS, tokens=job.tokens)
+    state = train(recipe, texts, settings, job.work / method, lambda line: job.say(f"{method}: {line}"))
+    recipe.ship(state.parameters, job.weights / method)
+    data = Data(Replies(job.replies).sha256(), len(texts.train), sum(t.row.length for t in texts.train))
+    write_card(job.weights / method, recipe, settings, state, data)
+    job.say(f"{method}: written to {job.weights / method}")
+
+
+def _layout(parts: Parts) -> Layout:
+    return Layout(parts.id, taps_of(parts.layers), parts.geometry.hidden_size)
+
+
+def _counts(texts: Texts, parts: Parts) -> Tensor:
+    replies = (texts.tokens(text)[text.row.prompt :] for text in texts.train)
+    return count(replies, parts.vocab_size)
+
+
+def _finished(method: str, job: Job) -> dict[str, Tensor]:
+    file = job.work / method / "state.pt"
+    if not file.exists():
+        raise UserError(
+            f"no training of {method!r} in {job.work}, from which this one starts; train it first"
+        )
+    parameters: dict[str, Tensor] = torch.load(file, weights_only=True)["state"]["parameters"]
+    return {name: tensor.detach().requires_grad_(False) for name, tensor in parameters.items()}
+
+
+def evaluate_all(job: Job) -> None:
+    """Prints the acceptance length of every shipped drafter on every task with stored replies."""
+    target = load_target(job.target, dtype=torch.float32, device=torch.device("cpu"), max_context=2048)
+    found = benchmarks(job.results, target, job.work)
+    for folder in sorted(path.parent for path in job.weights.glob("*/config.json")):
+        for benchmark in found:
+            drafter = _shipped(folder, target)
+            rounds = evaluate(drafter, benchmark, target.dtype)
+            shares = " ".join(f"{s:.3f}" for s in positions(rounds, drafter.num_speculative_tokens))
+            sure = calibration(rounds)
+            job.say(
+                f"{folder.name:12} {benchmark.task:6} length {acceptance_length(rounds):.3f}  ({shares})"
+                + (f"  ece {sure['ece']:.3f} auc {sure['auc']:.3f}" if sure else "")
+            )
+
+
+def _shipped(folder: Path, target: TargetModel) -> Drafter:
+    """The drafter of the weights in `folder`, by the method that it is named after."""
+    module = importlib.import_module(f"draftboard_drafters.{folder.name}")
+    where = "model" if folder.name == "draft_model" else "checkpoint"
+    drafter: Drafter = module.build(target, greedy_sampler(target.device), **{where: str(folder)})
+    return drafter

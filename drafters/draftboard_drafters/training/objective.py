@@ -1,0 +1,66 @@
+"""What the losses share: the target's law as label, and what a recipe is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from draftboard_drafters.training.batches import Batch
+
+Parameters = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A batch's loss, and for each chain of drafts from one of the target's own tokens which drafts were
+    what the target says: bool [chains, K]."""
+
+    loss: Tensor
+    hits: Tensor
+
+
+class Recipe(Protocol):
+    """A method's own part of training."""
+
+    k: int
+    """Drafts a chain in training."""
+
+    def initial(self, seed: int) -> dict[str, Tensor]:
+        """The trained parameters at their start, float32, by their names in the checkpoint."""
+
+    def outcome(self, parameters: Parameters, batch: Batch, seed: int) -> Outcome:
+        """Loss and hits of a batch. What is drawn is drawn from `seed`."""
+
+    def ship(self, parameters: Parameters, folder: Path) -> None:
+        """Writes the drafter with these parameters in bfloat16, in a published layout."""
+
+
+def laws(states: Tensor, head: Tensor) -> Tensor:
+    """The target's law [n, Vd] over a reduced vocabulary, from its final states [n, H]; no gradient."""
+    with torch.no_grad():
+        return F.linear(states, head).softmax(-1)
+
+
+def cross_entropy(logits: Tensor, law: Tensor) -> Tensor:
+    """-sum p log q for each row, q the softmax of the logits: [n]."""
+    return -(law * logits.log_softmax(-1)).sum(-1)
+
+
+def mean(values: Tensor, weights: Tensor) -> Tensor:
+    """The weighted mean; 0 where nothing counts."""
+    return (values * weights).sum() / weights.sum().clamp_min(1e-6)
+
+
+def label_weights(batch: Batch, known: Tensor, prompt_weight: float) -> Tensor:
+    """[B, T]: how much the law after each place counts as a label; 0 where the token that the target said
+    there is outside the reduced vocabulary."""
+    weights = batch.weights(prompt_weight).clone()
+    said = known[batch.ids[:, 1:]]
+    weights[:, :-1] *= said
+    return weights

@@ -1,0 +1,116 @@
+"""What training takes from the target: its embedding, head, norms and blocks, and its sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from draftboard.measure.loading import resolve_source
+from draftboard_drafters._layers import Geometry, Rope
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A Llama-style target's tensors in float32, by transformers' names, and its sizes."""
+
+    id: str
+    tensors: Mapping[str, Tensor]
+    geometry: Geometry
+    rope: Rope
+    layers: int
+    vocab_size: int
+
+    @property
+    def embedding(self) -> Tensor:
+        """[V, H]"""
+        return self.tensors["model.embed_tokens.weight"]
+
+    @property
+    def head(self) -> Tensor:
+        """[V, H]; the embedding, where the target ties them."""
+        return self.tensors.get("lm_head.weight", self.embedding)
+
+    @property
+    def final_norm(self) -> Tensor:
+        """[H]"""
+        return self.tensors["model.norm.weight"]
+
+    def block(self, index: int, prefix: str) -> dict[str, Tensor]:
+        """Copies of a block's tensors under names that begin with `prefix`."""
+        of = f"model.layers.{index}."
+        return {
+            prefix + name.removeprefix(of): tensor.clone()
+            for name, tensor in self.tensors.items()
+            if name.startswith(of)
+        }
+
+
+def parts_of(name: str) -> Parts:
+    """The parts of the target called `name`, an embedded id, a folder or a hub id."""
+    model = AutoModelForCausalLM.from_pretrained(resolve_source(name), dtype=torch.float32)
+    return parts_of_model(name, model)
+
+
+def parts_of_model(name: str, model: Any) -> Parts:
+    """The parts of a transformers causal LM."""
+    config = model.config.get_text_config()
+    heads = int(config.num_attention_heads)
+    geometry = Geometry(
+        hidden_size=int(config.hidden_size),
+        intermediate_size=int(config.intermediate_size),
+        heads=heads,
+        kv_heads=int(config.num_key_value_heads),
+        head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // heads),
+        eps=float(config.rms_norm_eps),
+        qk_norm=False,
+    )
+    rope = {"rope_type": "default", **config.rope_parameters}
+    tensors = {key: value.detach().float() for key, value in model.state_dict().items()}
+    if model.config.tie_word_embeddings:
+        tensors.pop("lm_head.weight", None)
+    return Parts(
+        name,
+        tensors,
+        geometry,
+        Rope(rope, int(config.max_position_embeddings)),
+        int(config.num_hidden_layers),
+        int(config.vocab_size),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The reduced vocabulary of a drafter: target ids, ascending, and the rows of the target's head."""
+
+    ids: Tensor
+    """int64 [Vd]"""
+    known: Tensor
+    """bool [V]"""
+    head: Tensor
+    """[Vd, H]"""
+
+    @property
+    def offsets(self) -> Tensor:
+        """d2t: target id minus draft id, int64 [Vd]."""
+        return self.ids - torch.arange(len(self.ids))
+
+
+def most_frequent(counts: Tensor, size: int, parts: Parts) -> Words:
+    """The `size` ids that the target's replies use most; `counts` int64 [V]."""
+    ids = counts.argsort(descending=True, stable=True)[:size].sort().values
+    known = torch.zeros(parts.vocab_size, dtype=torch.bool)
+    known[ids] = True
+    return Words(ids, known, parts.head[ids].clone())
+
+
+def count(replies: Iterable[Tensor], vocab_size: int) -> Tensor:
+    """How often each id occurs, int64 [V]."""
+    total = torch.zeros(vocab_size, dtype=torch.int64)
+    for reply in replies:
+        total += torch.bincount(reply.long(), minlength=vocab_size)
+    return total

@@ -1,0 +1,128 @@
+"""DSpark's recipe (arXiv 2607.05147, section 3; weights of its code): on DFlash's block a Markov head read
+with the true token before, 0.1 cross-entropy + 0.9 |q - p| to the target's law, and the confidence taught
+the share of drafts that would pass, 1 - |q - p| / 2, by binary cross-entropy.
+
+The backbone may start from a trained DFlash's, which is what it would learn first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from draftboard_drafters.checkpoints import Checkpoint, Plan, Spec, parallel
+from draftboard_drafters.checkpoints.exporting import export
+from draftboard_drafters.checkpoints.record import TARGETS
+from draftboard_drafters.training.batches import Batch
+from draftboard_drafters.training.loop import Settings
+from draftboard_drafters.training.objective import Outcome, Parameters, Recipe, cross_entropy, mean
+from draftboard_drafters.training.parts import Parts, Words
+from draftboard_drafters.training.shipping import kept_tensors, trained
+from draftboard_drafters.training.slots import Slots, chains_of
+
+WORDS = 4096
+SETTINGS = Settings(tokens=350_000, rate=5e-4, rows=768)
+AFTER: tuple[str, ...] = ("dflash",)
+
+
+class DSparkRecipe:
+    """See the module's docstring."""
+
+    layout = "speculators"
+
+    def __init__(
+        self,
+        parts: Parts,
+        words: Words,
+        taps: tuple[int, ...],
+        *,
+        k: int = 4,
+        layers: int = 2,
+        anchors: int = 96,
+        prompt_weight: float = 0.2,
+        mask_id: int = 16,
+        rank: int = 24,
+        backbone: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """`rank` is the Markov head's; `backbone` a trained DFlash's parameters to start from."""
+        self.k, self.parts, self.words, self.rank, self.backbone = k, parts, words, rank, backbone
+        self.slots = Slots(
+            parts,
+            words,
+            taps,
+            k=k,
+            layers=layers,
+            anchors=anchors,
+            decay=4.0,
+            prompt_weight=prompt_weight,
+            mask_id=mask_id,
+        )
+
+    def initial(self, seed: int) -> dict[str, Tensor]:
+        """The backbone's start; a Markov head that adds nothing yet; a confidence of one half."""
+        dice, hidden = torch.Generator().manual_seed(seed), self.parts.geometry.hidden_size
+        start = dict(self.backbone) if self.backbone else self.slots.initial(seed)
+        return {
+            **start,
+            "markov_head.markov_w1.weight": torch.randn(self.parts.vocab_size, self.rank, generator=dice),
+            "markov_head.markov_w2.weight": torch.zeros(len(self.words.ids), self.rank),
+            "confidence_head.proj.weight": torch.zeros(1, hidden + self.rank),
+            "confidence_head.proj.bias": torch.zeros(1),
+        }
+
+    def outcome(self, parameters: Parameters, batch: Batch, seed: int) -> Outcome:
+        """Loss and hits of the drawn blocks."""
+        block = self.slots.block(parameters, batch, seed)
+        previous = F.embedding(block.previous, parameters["markov_head.markov_w1.weight"])
+        logits = F.linear(block.states, self.words.head)
+        logits = logits + F.linear(previous, parameters["markov_head.markov_w2.weight"])
+        apart = (logits.softmax(-1) - block.laws).abs().sum(-1)
+        fit = 0.1 * cross_entropy(logits, block.laws) + 0.9 * apart
+        sure = F.linear(
+            torch.cat([block.states, previous], dim=-1),
+            parameters["confidence_head.proj.weight"],
+            parameters["confidence_head.proj.bias"],
+        )[:, 0]
+        passing = 1 - apart.detach() / 2
+        doubt = F.binary_cross_entropy_with_logits(sure, passing, reduction="none")
+        right = logits.detach().argmax(-1) == block.laws.argmax(-1)
+        return Outcome(mean(fit + doubt, block.weights), chains_of(right, block))
+
+    def ship(self, parameters: Mapping[str, Tensor], folder: Path) -> None:
+        """Writes the drafter."""
+        export(self.checkpoint(parameters), folder, self.layout)
+
+    def checkpoint(self, parameters: Mapping[str, Tensor]) -> Checkpoint:
+        """The drafter in bfloat16."""
+        block = dataclasses.replace(
+            self.slots.parallel,
+            markov="vanilla",
+            markov_rank=self.rank,
+            confidence="hidden and previous token",
+        )
+        spec = Spec(
+            method="dspark",
+            layout=self.layout,
+            taps=self.slots.taps,
+            k=self.k,
+            geometry=self.slots.geometry,
+            rope=self.parts.rope,
+            layers=self.slots.layers,
+            vocab_size=self.parts.vocab_size,
+            draft_vocab_size=len(self.words.ids),
+            parallel=block,
+        )
+        plan = Plan(spec, parallel.tensors(spec, embedding=TARGETS, head=None))
+        return trained(plan, kept_tensors(parameters, self.words))
+
+
+def make(
+    parts: Parts, words: Words, taps: tuple[int, ...], before: Mapping[str, Mapping[str, Tensor]]
+) -> Recipe:
+    """The recipe as shipped."""
+    return DSparkRecipe(parts, words, taps, backbone=before["dflash"])

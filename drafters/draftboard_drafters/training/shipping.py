@@ -1,0 +1,26 @@
+"""From trained parameters to the checkpoint that is shipped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from draftboard_drafters.checkpoints import Checkpoint, Plan
+from draftboard_drafters.checkpoints.loader import assemble
+from draftboard_drafters.training.parts import Words
+
+
+def trained(plan: Plan, tensors: Mapping[str, Tensor]) -> Checkpoint:
+    """The checkpoint of a plan with these tensors, floats in bfloat16."""
+    stored = {
+        name: tensor.detach().to(torch.bfloat16) if tensor.is_floating_point() else tensor
+        for name, tensor in tensors.items()
+    }
+    return assemble(plan, stored, "trained weights", "trained here")
+
+
+def kept_tensors(parameters: Mapping[str, Tensor], words: Words) -> dict[str, Tensor]:
+    """The tensors that are stored: the trained ones, the head's rows of the target and the map."""
+    return {**parameters, "lm_head.weight": words.head, "d2t": words.offsets, "t2d": words.known}

@@ -1,0 +1,74 @@
+"""A trained drafter is written with its card, loads as what it is, and is refused when tampered with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from draftboard.drafter import UserError
+from draftboard.measure.sampling import Randomness, Sampler
+from draftboard.record.records import Sampling
+from draftboard_drafters.checkpoints.cards import training_of
+from draftboard_drafters.training.cards import Data, write_card
+from draftboard_drafters.training.loop import Settings, State, train
+from shipped import MODULES
+from tiny import tiny_target
+from training_factory import RECIPES, SIZES, everything, recipe, tiny_store
+
+ROOT = Path(__file__).resolve().parents[1]
+SHIPPED = sorted(path.parent for path in (ROOT / "drafters" / "weights").glob("*/*/card.json"))
+
+
+@pytest.fixture(scope="module", params=RECIPES)
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    name, folder = request.param, tmp_path_factory.mktemp("weights") / request.param
+    store = tiny_store(folder / "store", texts=3)
+    texts, method = everything(store), recipe(name, store)
+    texts.held_out = texts.train[:1]
+    settings = Settings(tokens=60, rows=30, evaluations=1)
+    state: State = train(method, texts, settings, folder / "work", lambda line: None)
+    method.ship(state.parameters, folder / name)
+    write_card(folder / name, method, settings, state, Data("ab" * 32, 2, 40))
+    return folder / name
+
+
+def test_a_trained_drafter_says_where_it_comes_from_and_what_it_cost(trained: Path) -> None:
+    sampler = Sampler(Sampling(), Randomness(0, torch.device("cpu")))
+    drafter = MODULES[trained.name].build(tiny_target(**SIZES), sampler, checkpoint=str(trained))
+    assert drafter.weights.origin == "trained here"
+    assert drafter.weights.training is not None
+    assert drafter.weights.training.data_tokens == 40
+    assert drafter.weights.training.token_visits >= 60
+    assert drafter.weights.training.energy_joules is None
+
+
+def test_weights_that_are_not_those_of_the_card_are_refused(trained: Path) -> None:
+    file = trained / "model.safetensors"
+    whole = file.read_bytes()
+    try:
+        file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        with pytest.raises(UserError, match="speaks of"):
+            training_of(str(trained))
+    finally:
+        file.write_bytes(whole)
+    assert training_of(str(trained)) is not None
+
+
+def test_weights_without_a_card_have_an_unknown_training(tmp_path: Path) -> None:
+    assert training_of(str(tmp_path)) is None
+
+
+@pytest.mark.parametrize("folder", SHIPPED, ids=lambda path: path.name)
+def test_shipped_weights_are_those_of_their_card(folder: Path) -> None:
+    card = json.loads((folder / "card.json").read_text())
+    assert training_of(str(folder)) is not None
+    assert card["held_out_length"] == pytest.approx(1 + sum(card["held_out_positions"]), abs=1e-3)
+    assert card["curve"][-1]["tokens"] == card["token_visits"]
+
+
+def test_the_shipped_weights_stay_small() -> None:
+    weights = [path for path in (ROOT / "drafters" / "weights").rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in weights) <= 90_000_000

@@ -1,0 +1,97 @@
+"""The training loop: it learns, it is repeatable, and a kill at any step changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from draftboard.errors import UserError
+from draftboard_drafters.training import loop
+from draftboard_drafters.training.loop import Settings, State, train
+from draftboard_drafters.training.states import Store
+from training_factory import RECIPES, everything, recipe, tiny_store
+
+SETTINGS = Settings(tokens=400, rate=3e-3, rows=40, evaluations=3)
+
+
+class Killed(Exception):
+    """The process is gone."""
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return tiny_store(tmp_path_factory.mktemp("store"))
+
+
+def learn(name: str, store: Store, folder: Path, settings: Settings = SETTINGS) -> State:
+    texts = everything(store)
+    texts.held_out = texts.train[:2]
+    return train(recipe(name, store), texts, settings, folder, lambda line: None)
+
+
+def dying_after(steps: int) -> Callable[..., float]:
+    """A training step that works so many times."""
+    real, left = loop._step, [steps]
+
+    def step(*arguments: Any) -> float:
+        if not left[0]:
+            raise Killed
+        left[0] -= 1
+        return real(*arguments)
+
+    return step
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_training_on_a_few_texts_learns_them(name: str, store: Store, tmp_path: Path) -> None:
+    state = learn(name, store, tmp_path, Settings(tokens=5_000, rate=8e-3, rows=120, evaluations=2))
+    assert state.curve[-1].length > state.curve[0].length + 0.4
+
+
+@pytest.mark.parametrize("steps", [1, 4, 8])
+def test_a_training_killed_at_any_step_ends_as_one_that_was_not(
+    steps: int, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "SAVE_EVERY", -1.0)
+    whole = learn("mtp", store, tmp_path / "whole")
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(loop, "_step", dying_after(steps))
+        learn("mtp", store, tmp_path / "killed")
+    again = learn("mtp", store, tmp_path / "killed")
+    assert (again.step, again.tokens) == (whole.step, whole.tokens)
+    assert again.step > steps
+    for key, tensor in whole.parameters.items():
+        assert torch.equal(again.parameters[key], tensor), key
+    assert [p.length for p in again.curve] == [p.length for p in whole.curve]
+
+
+def test_a_kill_while_saving_leaves_the_last_save_readable(store: Store, tmp_path: Path) -> None:
+    learn("mtp", store, tmp_path)
+    (tmp_path / "state.new").write_bytes(b"half")
+    assert learn("mtp", store, tmp_path).tokens >= SETTINGS.tokens
+
+
+def test_a_finished_training_is_not_trained_further(store: Store, tmp_path: Path) -> None:
+    first = learn("eagle3", store, tmp_path)
+    second = learn("eagle3", store, tmp_path)
+    assert (first.step, first.cpu_seconds) == (second.step, second.cpu_seconds)
+
+
+def test_going_on_with_other_settings_is_refused(store: Store, tmp_path: Path) -> None:
+    learn("mtp", store, tmp_path)
+    with pytest.raises(UserError, match="finish it with those, or remove"):
+        learn("mtp", store, tmp_path, Settings(tokens=700, rate=3e-3, rows=40, evaluations=3))
+
+
+def test_the_curve_holds_the_start_the_end_and_the_points_between(store: Store, tmp_path: Path) -> None:
+    state = learn("eagle3", store, tmp_path)
+    tokens = [point.tokens for point in state.curve]
+    assert tokens[0] == 0
+    assert tokens[-1] == state.tokens >= SETTINGS.tokens
+    assert len(tokens) >= 1 + SETTINGS.evaluations
+    assert all(point.length == pytest.approx(1 + sum(point.positions)) for point in state.curve)
+    assert [p.cpu_seconds for p in state.curve] == sorted(p.cpu_seconds for p in state.curve)

@@ -1,0 +1,68 @@
+"""What is trained is what drafts: a recipe's forward against the drafter that loads its weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from draftboard.measure.sampling import Randomness, Sampler
+from draftboard.record.records import Sampling
+from draftboard_drafters.training.replay import replay
+from draftboard_drafters.training.states import Store
+from shipped import MODULES
+from tiny import tiny_target
+from training_factory import RECIPES, SIZES, everything, recipe, tiny_store
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return tiny_store(tmp_path_factory.mktemp("store"))
+
+
+def perturbed(parameters: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Parameters moved far from their start, exactly representable in bfloat16."""
+    dice = torch.Generator().manual_seed(7)
+    moved = {n: t + 0.3 * torch.randn(t.shape, generator=dice) for n, t in parameters.items()}
+    return {name: tensor.to(torch.bfloat16).float() for name, tensor in moved.items()}
+
+
+def drafter_of(name: str, trained: Any, parameters: dict[str, Tensor], folder: Path) -> Any:
+    trained.ship(parameters, folder)
+    sampler = Sampler(Sampling(), Randomness(0, torch.device("cpu")))
+    return MODULES[name].build(tiny_target(**SIZES), sampler, checkpoint=str(folder))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_training_forward_guesses_what_the_drafter_guesses(
+    name: str, store: Store, tmp_path: Path
+) -> None:
+    """From every place of a reply the leading right guesses are the same."""
+    trained = recipe(name, store)
+    parameters = perturbed(trained.initial(0))
+    drafter = drafter_of(name, trained, parameters, tmp_path / name)
+    texts, total = everything(store), 0
+    for text in texts.train:
+        row, batch = text.row, texts.batch([text])
+        hits = trained.outcome(parameters, batch, 0).hits.long().cumprod(-1).sum(-1)
+        ids, states = batch.ids[0].tolist(), batch.states[0][:, _columns(drafter.taps, texts.taps)]
+        found = _leading(drafter, ids, states, row.prompt, trained.k)
+        assert sorted(hits.tolist()) == sorted(found)
+        total += sum(found)
+    assert total > 0
+
+
+def _columns(wanted: tuple[int, ...], stored: tuple[int, ...]) -> list[int]:
+    return [stored.index(tap) for tap in wanted]
+
+
+def _leading(drafter: Any, ids: list[int], states: Tensor, prompt: int, k: int) -> list[int]:
+    """Right guesses in a row after each of the reply's tokens that has k successors and known guesses."""
+    found = []
+    for start in range(prompt, len(ids) - k):
+        [first, *_] = replay(drafter, ids[:start], [*ids[start : start + k + 1], 0], states)
+        found.append(first.accepted)
+    return found
