@@ -1,0 +1,142 @@
+"""Whether a change may pass: findings, each with its outcome, and the outcome of all.
+
+Acceptance of greedy decoding repeats exactly on one machine and build, so any change is told and a drop
+past the limit fails. Times are noisy, so they fail only when the whole interval lies past the limit in two
+sessions measured one after the other. Losslessness has no limit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from draftboard.judge.compare import Comparison, compare
+from draftboard.judge.findings import EXIT_CODES, Finding, Limits, Outcome, facts, percent, place_of
+from draftboard.judge.pairing import Run, pooled
+from draftboard.judge.ratios import Change
+
+CONFIRMATIONS = 2
+MAX_SESSIONS = 3
+ALL_ARMS = "all arms"
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """The gate's answer: the outcome of all findings and the comparison behind them."""
+
+    outcome: Outcome
+    findings: tuple[Finding, ...]
+    comparison: Comparison
+    sessions: int
+
+    @property
+    def exit_code(self) -> int:
+        """The process's exit code."""
+        return EXIT_CODES[self.outcome]
+
+
+class Trial:
+    """Sessions of both sides, judged as they come. `one_machine`: the sides took turns in every session."""
+
+    def __init__(self, limits: Limits, *, one_machine: bool) -> None:
+        self.limits, self.one_machine = limits, one_machine
+        self._base: list[Sequence[Run]] = []
+        self._candidate: list[Sequence[Run]] = []
+        self._single: list[Comparison] = []
+
+    def add(self, base: Sequence[Run], candidate: Sequence[Run]) -> Ruling:
+        """Takes in one more session and rules on all so far."""
+        self._base.append(base)
+        self._candidate.append(candidate)
+        self._single.append(compare(base, candidate, one_machine=self.one_machine))
+        whole = compare(_pool(self._base), _pool(self._candidate), one_machine=self.one_machine)
+        found = (*facts(whole, self.limits), *self._times(whole))
+        return Ruling(_gravest(found, whole), found, whole, len(self._single))
+
+    def open(self, ruling: Ruling) -> bool:
+        """True when another session might change the outcome: a time is undecided, and nothing else has
+        decided against the change already."""
+        undecided = any(f.check == "time" and f.outcome == "cannot tell" for f in ruling.findings)
+        return undecided and ruling.outcome == "cannot tell" and ruling.sessions < MAX_SESSIONS
+
+    def _times(self, whole: Comparison) -> Iterator[Finding]:
+        limit = math.log1p(self.limits.time)
+        before = [_losses(one) for one in self._single]
+        for place, change in _losses(whole).items():
+            past = sum(_is_past(one.get(place), limit) for one in before)
+            yield _time_finding(place, change, past, self.limits.time, self._hint(place, whole))
+
+    def _hint(self, place: tuple[str, str], whole: Comparison) -> str | None:
+        """Against stored runs plain decoding has nothing to be measured by but the clock, which also tells
+        of the machine's mood: it can raise a doubt there, not prove one."""
+        plain = any(place_of(a) == place and a.base.arm.id == a.base.run.baseline for a in whole.arms)
+        if not plain or self.one_machine:
+            return None
+        return "machine or build? `gate --against` the accepted commit runs both side by side and tells"
+
+
+def _pool(sessions: Sequence[Sequence[Run]]) -> list[Run]:
+    """The runs of all sessions, runs of the same arms as one run. A stored side is the same in each."""
+    if len(sessions) == 1:
+        return list(sessions[0])
+    alike: dict[tuple[str, tuple[str, ...]], list[Run]] = {}
+    for runs in sessions:
+        for run, arms in runs:
+            alike.setdefault((run.fingerprint, run.arms), []).append((run, arms))
+    return [pooled(found) for found in alike.values()]
+
+
+def _losses(found: Comparison) -> dict[tuple[str, str], Change]:
+    """By task and arm the log of the loss of speed, up is worse. Side by side the clock is the measure,
+    otherwise each arm is measured by plain decoding in its own run."""
+    losses: dict[tuple[str, str], Change] = {}
+    for arm in found.arms:
+        plain = arm.base.arm.id == arm.base.run.baseline
+        losses[place_of(arm)] = arm.pace if found.one_machine or plain else _negated(arm["speedup"].change)
+    if found.one_machine and len(losses) > 1:
+        losses["", ALL_ARMS] = found.pace
+    return losses
+
+
+def _time_finding(
+    place: tuple[str, str], change: Change, past: int, limit: float, hint: str | None
+) -> Finding:
+    bound = math.log1p(limit)
+    if change.log is None or change.lo is None or change.hi is None:
+        return Finding(*place, "time", "cannot tell", f"no interval: {change.missing}")
+    text = f"{percent(change.log)} time per token ({percent(change.lo)} to {percent(change.hi)})"
+    if past >= CONFIRMATIONS and hint is None:
+        return Finding(*place, "time", "regression", f"{text}: past {limit:.0%} in {past} sessions")
+    if change.hi <= bound and past < CONFIRMATIONS:
+        return Finding(*place, "time", "pass", f"{text}: within {limit:.0%}")
+    remedy = hint or _remedy(change, bound)
+    return Finding(*place, "time", "cannot tell", f"{text}, limit {limit:.0%}: {remedy}")
+
+
+def _remedy(change: Change, bound: float) -> str:
+    """About how much more must be measured until the interval no longer holds the limit."""
+    distance = abs(bound - (change.log or 0.0))
+    factor = ((change.half_width or 0.0) / max(distance, 1e-9)) ** 2
+    if not 1 < factor < 100:
+        return "a quiet machine or another session settles it"
+    return (
+        f"about {math.ceil(factor * change.units)} units instead of {change.units} settle it (more repeats)"
+    )
+
+
+def _is_past(change: Change | None, bound: float) -> bool:
+    return change is not None and change.lo is not None and change.lo > bound
+
+
+def _gravest(findings: Iterable[Finding], found: Comparison) -> Outcome:
+    outcomes: set[Outcome] = {finding.outcome for finding in findings}
+    if not found.arms:
+        outcomes.add("nothing comparable")
+    return next((outcome for outcome in EXIT_CODES if outcome in outcomes), "pass")
+
+
+def _negated(change: Change) -> Change:
+    if change.log is None or change.lo is None or change.hi is None:
+        return change
+    return Change(-change.log, -change.hi, -change.lo, change.units, change.missing)

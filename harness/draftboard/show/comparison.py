@@ -1,0 +1,122 @@
+"""A comparison and a ruling for readers: in the terminal and as Markdown for a pull request."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterator, Sequence
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from draftboard.judge.compare import ArmChange, Comparison, Difference
+from draftboard.judge.findings import Finding, Outcome
+from draftboard.judge.gate import Ruling
+from draftboard.show import words
+from draftboard.show.layout import new_table
+
+MARKER = "<!-- draftboard gate -->"
+"""First line of the Markdown, by which a comment of an earlier push is found and replaced."""
+
+HEADS = ("task", "arm", "figure", "base", "candidate", "change", "95 %", "verdict")
+TONES = {"better": "green", "worse": "red", "unknown": "dim", "same": "dim"}
+OUTCOME_TONES: dict[Outcome, str] = {"pass": "green", "cannot tell": "yellow", "nothing comparable": "yellow"}
+
+
+def table(found: Comparison) -> RenderableType:
+    """Every figure of every arm, and what was not compared."""
+    made = new_table(HEADS, "lllrrrrl")
+    for arm, difference in _lines(found):
+        cells = _cells(arm, difference)
+        made.add_row(*cells[:-1], Text(cells[-1], TONES.get(difference.word, "")))
+    return Group(made, *(Text(words.visible(note), "dim") for note in notes(found)))
+
+
+def ruling(found: Ruling) -> RenderableType:
+    """The comparison, every finding and the outcome."""
+    findings = (
+        Text(words.visible(_finding(one)), OUTCOME_TONES.get(one.outcome, "red")) for one in found.findings
+    )
+    last = Text(words.visible(headline(found)), f"bold {OUTCOME_TONES.get(found.outcome, 'red')}")
+    return Group(table(found.comparison), *findings, last)
+
+
+def markdown(found: Comparison) -> str:
+    """The table of a comparison in Markdown."""
+    rows = [_cells(*line) for line in _lines(found)]
+    head = [HEADS, ("---", "---", "---", "--:", "--:", "--:", "--:", "---")]
+    body = "\n".join(f"| {' | '.join(map(_md, row))} |" for row in [*head, *rows])
+    tail = "".join(f"\n- {_md(note)}" for note in notes(found))
+    return body + (f"\n{tail}" if tail else "") + "\n"
+
+
+def ruling_markdown(found: Ruling) -> str:
+    """A ruling as one comment: outcome, what decided it, and the rest folded away."""
+    telling = [one for one in found.findings if one.outcome != "pass"]
+    calm = [one for one in found.findings if one.outcome == "pass"]
+    parts = [
+        MARKER,
+        f"### draftboard gate: {headline(found)}",
+        "",
+        *(f"- {_md(_finding(one))}" for one in telling),
+    ]
+    parts += ["", "<details><summary>Every figure and every check</summary>", "", markdown(found.comparison)]
+    return "\n".join([*parts, *(f"- {_md(_finding(one))}" for one in calm), "", "</details>", ""])
+
+
+def headline(found: Ruling) -> str:
+    """The outcome in one line."""
+    sessions = "1 session" if found.sessions == 1 else f"{found.sessions} sessions"
+    return f"{found.outcome} (exit code {found.exit_code}, {sessions})"
+
+
+def notes(found: Comparison) -> list[str]:
+    """Arms and pairs that have no figures, and why."""
+    name = "{0.task} {0.label}".format
+    return [
+        *(f"{name(one.candidate)}: refused, other {', '.join(one.fields)}" for one in found.refused),
+        *(f"{name(one)}: only in the base" for one in found.vanished),
+        *(f"{name(one)}: only in the candidate" for one in found.new),
+        *(
+            f"{name(arm.candidate)}: other tokens in {arm.other_replies} of {arm.turns} turns"
+            for arm in found.arms
+            if arm.other_replies
+        ),
+    ] or ([] if found.arms else ["nothing to compare"])
+
+
+def change_words(difference: Difference) -> tuple[str, str]:
+    """A change as a percentage, and its interval."""
+    change = difference.change
+    if change.log is None:
+        return words.DASH, ""
+    if change.lo is None or change.hi is None:
+        return _percent(change.log), ""
+    return _percent(change.log), f"{_percent(change.lo)} to {_percent(change.hi)}"
+
+
+def _lines(found: Comparison) -> Iterator[tuple[ArmChange, Difference]]:
+    """Figures that neither side has are left out."""
+    for arm in found.arms:
+        for one in arm.differences:
+            if one.base is not None or one.candidate is not None:
+                yield arm, one
+
+
+def _cells(arm: ArmChange, one: Difference) -> Sequence[str]:
+    figures = (words.DASH if value is None else f"{value:.4g}" for value in (one.base, one.candidate))
+    title = f"{one.title}, {one.unit}" if one.unit else one.title
+    return arm.candidate.task, arm.candidate.label, title, *figures, *change_words(one), one.word
+
+
+def _finding(one: Finding) -> str:
+    place = " ".join(word for word in (one.task, one.arm) if word)
+    return f"{one.outcome}: {place}, {one.check}: {one.text}"
+
+
+def _percent(log: float) -> str:
+    return f"{math.expm1(log):+.1%}"
+
+
+def _md(text: str) -> str:
+    return html.escape(words.visible(text), quote=False).replace("|", "\\|")

@@ -1,0 +1,109 @@
+"""Comparing two sides: what is paired, what is refused by name, and the words for a difference."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from draftboard.judge.compare import ArmChange, Comparison, compare
+from draftboard.record.records import Sampling, TaskRef, Weights
+from sides import side, without
+
+
+def drafting(found: Comparison) -> ArmChange:
+    return next(arm for arm in found.arms if arm.candidate.label == "guess-k4")
+
+
+def test_a_side_against_itself_is_the_same() -> None:
+    one = side(1)
+    found = drafting(compare([one], [one]))
+    assert {found[name].word for name in ("acceptance_length", "speedup", "tokens_per_s")} == {"same"}
+    assert found["memory_mb"].word == "unknown" and found["memory_mb"].change.missing
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_alone_is_no_difference_and_the_interval_holds_the_truth(seed: int) -> None:
+    found = drafting(compare([side(seed, noise=0.02)], [side(seed + 100, noise=0.02, slow_arm=1.08)]))
+    change = found["tokens_per_s"].change
+    assert change.lo is not None and change.hi is not None
+    assert change.lo < -math.log(1.08) < change.hi
+    assert change.hi - change.lo < 0.06
+    assert found["tokens_per_s"].word == found["speedup"].word == "worse"
+
+
+@pytest.mark.parametrize(("factor", "word"), [(1 / 3, "better"), (3.0, "worse")])
+def test_direction(factor: float, word: str) -> None:
+    """Faster is better, whichever way the figure's numbers run."""
+    found = drafting(compare([side(1)], [side(2, slow=factor, slow_arm=1)], one_machine=True))
+    assert found["tokens_per_s"].word == word
+    assert found["speedup"].word == "no difference found"
+    change, pace = found["tokens_per_s"].change.log, found.pace.log
+    assert change is not None and pace is not None
+    assert change == pytest.approx(-pace) == pytest.approx(-math.log(factor), abs=0.02)
+
+
+def test_fewer_tokens_accepted_is_exact_without_noise() -> None:
+    found = drafting(compare([side(1)], [side(2, accepted=2)]))["acceptance_length"]
+    assert (found.base, found.candidate, found.word) == (4.0, 3.0, "worse")
+    assert found.change.lo == found.change.hi == pytest.approx(math.log(3 / 4))
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"task": TaskRef("chat", "Chat", 2, "cd" * 32, "Apache-2.0", 8)}, "task hash"),
+        ({"dtype": "bfloat16"}, "dtype"),
+        ({"sampling": Sampling(temperature=0.7)}, "sampling"),
+        ({"fingerprint": "e" * 12}, "machine"),
+        ({"arm": {"weights": Weights(8, "ab" * 32, "published")}}, "weights"),
+        ({"arm": {"options": {"n": 9}}}, "options"),
+    ],
+)
+def test_another_setting_is_refused_by_name(changes: dict[str, object], field: str) -> None:
+    found = compare([side(1)], [side(2, **changes)])  # type: ignore[arg-type]
+    assert [one.fields for one in found.refused if field in one.fields[0]]
+    assert all(arm.candidate.label != "guess-k4" for arm in found.arms)
+
+
+def test_another_target_is_refused_by_name() -> None:
+    run, arms = side(1)
+    other = replace(run, target=replace(run.target, id="other"))
+    assert {one.fields for one in compare([(run, arms)], [(other, arms)]).refused} == {("target",)}
+
+
+def test_side_by_side_other_libraries_are_part_of_the_change() -> None:
+    found = compare([side(1)], [side(2, fingerprint="e" * 12)], one_machine=True)
+    assert len(found.arms) == 2 and not found.refused
+
+
+def test_arms_of_one_side_are_listed() -> None:
+    whole, less = side(1), without(side(1), "arm00001")
+    assert [one.label for one in compare([whole], [less]).vanished] == ["guess-k4"]
+    assert [one.label for one in compare([less], [whole]).new] == ["guess-k4"]
+
+
+def test_the_newest_run_counts() -> None:
+    old, new = side(1, slow=2.0), side(2, id="run2")
+    found = compare([old, new], [new])
+    assert [arm.base.run.id for arm in found.arms] == ["run2", "run2"]
+
+
+def test_empty_sides() -> None:
+    found = compare([], [])
+    assert (found.arms, found.refused, found.vanished, found.new, found.pace.log) == ((), (), (), (), None)
+
+
+def test_times_of_zero_are_unknown_and_not_nan() -> None:
+    run, arms = side(1)
+    still = replace(arms[1], traces=tuple(replace(t, decode_ms=0.0) for t in arms[1].traces))
+    found = drafting(compare([(run, arms)], [(run, [arms[0], still])]))
+    assert found["tokens_per_s"].word == "unknown"
+    assert found["tokens_per_s"].change.missing
+    assert found["acceptance_length"].word == "same"
+
+
+def test_few_prompts_have_no_interval() -> None:
+    change = drafting(compare([side(1, prompts=3)], [side(2, prompts=3)]))["tokens_per_s"].change
+    assert change.log is not None and change.lo is None and "3 prompts" in (change.missing or "")

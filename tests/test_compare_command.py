@@ -1,0 +1,88 @@
+"""`draftboard compare`: how a side is named, and the formats it writes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from draftboard.cli import app
+from draftboard.errors import UserError
+from draftboard.record.sides import read_side
+from draftboard.record.store import Store
+from sides import side
+
+
+def call(root: Path, *words: str) -> Result:
+    return CliRunner().invoke(app, ["compare", *words, "--root", str(root)], catch_exceptions=False)
+
+
+def git(root: Path, *words: str) -> None:
+    subprocess.run(["git", "-C", str(root), "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A checkout whose first commit has one run and whose working tree has two."""
+    store = Store(tmp_path / "results")
+    store.write_run(*side(1))
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    store.write_run(*side(2, slow_arm=1.2, id="second", created_utc="2026-02-01T00:00:00Z"))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "runs"),
+    [("HEAD", ["run1"]), ("sec", ["second"]), ("run1", ["run1"]), ("{root}/results", ["run1", "second"])],
+)
+def test_sides(root: Path, text: str, runs: Sequence[str]) -> None:
+    assert [run.id for run, _ in read_side(text.format(root=root), root)] == runs
+
+
+def test_a_side_that_is_nothing(root: Path) -> None:
+    with pytest.raises(UserError, match="no folder, no run in"):
+        read_side("nothing", root)
+
+
+def test_a_commit_without_results_is_an_empty_side(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "commit", "-q", "--allow-empty", "-m", "empty")
+    assert read_side("HEAD", tmp_path) == []
+
+
+def test_the_table_names_figures_and_words(root: Path) -> None:
+    shown = call(root, "HEAD", "second")
+    assert shown.exit_code == 0
+    assert "guess-k4" in shown.output and "worse" in shown.output and "same" in shown.output
+
+
+def test_json_is_strict_and_complete(root: Path) -> None:
+    found = json.loads(call(root, "HEAD", "second", "--format", "json").output, parse_constant=pytest.fail)
+    figures = {arm["arm"]: arm["figures"] for arm in found["arms"]}
+    assert figures["guess-k4"]["speedup"]["word"] == "worse"
+    assert figures["guess-k4"]["memory_mb"]["log_change"] is None
+
+
+def test_junit_counts_what_it_lists(root: Path) -> None:
+    found = ElementTree.fromstring(call(root, "HEAD", "second", "--format", "junit").output)
+    cases = found.findall("testcase")
+    assert found.get("tests") == str(len(cases))
+    undecided = [c.get("classname") for c in cases if c.find("error") is not None]
+    assert undecided == ["chat.guess-k4"] and found.get("errors") == "1"
+
+
+def test_the_job_summary_gets_markdown(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(root / "summary.md"))
+    call(root, "HEAD", "second", "--format", "benchmark-action", "--out", str(root / "b.json"))
+    assert "| chat | guess-k4 |" in (root / "summary.md").read_text()
+    rows = json.loads((root / "b.json").read_text())
+    assert {row["name"] for row in rows} >= {"chat/guess-k4/speedup", "chat/plain/tokens_per_s"}
+    assert all(row["value"] > 0 for row in rows)
+    assert not any("memory" in row["name"] for row in rows)

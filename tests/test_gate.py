@@ -1,0 +1,150 @@
+"""The gate's rulings: what fails, what passes, what cannot be told, and their exit codes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from draftboard.judge.findings import Limits
+from draftboard.judge.gate import MAX_SESSIONS, Ruling, Trial
+from draftboard.judge.pairing import Run
+from draftboard.record.records import Divergence, Losslessness, Sampling
+from sides import side, without
+
+LIMITS = Limits()
+Sides = tuple[Sequence[Run], Sequence[Run]]
+
+
+def rule(sessions: Sequence[Sides], limits: Limits = LIMITS, *, one_machine: bool = True) -> Ruling:
+    """The ruling after as many sessions as the trial asks for."""
+    trial = Trial(limits, one_machine=one_machine)
+    for base, candidate in sessions:
+        ruling = trial.add(base, candidate)
+        if not trial.open(ruling):
+            break
+    return ruling
+
+
+def said(ruling: Ruling, check: str, arm: str = "guess-k4") -> str:
+    """Outcome and words of a finding."""
+    found = next(f for f in ruling.findings if (f.check, f.arm) == (check, arm))
+    return f"{found.outcome}: {found.text}"
+
+
+def sessions(*factors: float, noise: float = 0.01) -> list[Sides]:
+    return [([side(i, noise=noise)], [side(i + 50, noise=noise, slow=f)]) for i, f in enumerate(factors)]
+
+
+def test_a_build_against_itself_passes_at_once() -> None:
+    ruling = rule(sessions(1.0))
+    assert (ruling.outcome, ruling.exit_code, ruling.sessions) == ("pass", 0, 1)
+
+
+def test_getting_faster_passes() -> None:
+    assert rule(sessions(1 / 3)).outcome == "pass"
+
+
+def test_a_slowdown_fails_only_when_confirmed() -> None:
+    confirmed = rule(sessions(1.08, 1.08))
+    assert (confirmed.outcome, confirmed.exit_code, confirmed.sessions) == ("regression", 1, 2)
+    assert "past 3% in 2 sessions" in said(confirmed, "time")
+    passing = rule(sessions(1.08, 1.0, 1.0))
+    assert passing.outcome != "regression" and passing.sessions > 1
+
+
+def test_noise_as_wide_as_the_limit_is_neither_and_names_a_remedy() -> None:
+    ruling = rule(sessions(1.0, 1.02, 1.0, noise=0.15))
+    assert (ruling.outcome, ruling.exit_code, ruling.sessions) == ("cannot tell", 3, MAX_SESSIONS)
+    assert "settle" in said(ruling, "time")
+
+
+def test_creep_is_measured_from_a_fixed_base() -> None:
+    base = [side(0)]
+    outcomes = [
+        rule([(base, [side(i, slow_arm=1.02**step)]) for i in (60, 61, 62)], one_machine=False).outcome
+        for step in range(5)
+    ]
+    assert outcomes[0] == "pass" and outcomes[-1] == "regression"
+
+
+def test_the_plain_clock_of_a_stored_run_can_only_raise_a_doubt() -> None:
+    ruling = rule([([side(0)], [side(i, slow=1.2)]) for i in (60, 61, 62)], one_machine=False)
+    assert ruling.outcome == "cannot tell"
+    assert "--against" in said(ruling, "time", "plain")
+    assert said(ruling, "time").startswith("pass")
+
+
+def test_a_drop_of_acceptance_fails_and_every_change_is_told() -> None:
+    worse = rule([([side(0)], [side(1, accepted=2)])])
+    assert worse.outcome == "regression"
+    assert "E[L] 4.000 to 3.000, -25.0%" in said(worse, "acceptance")
+    better = rule([([side(0, accepted=2)], [side(1, accepted=3)])])
+    assert "pass: E[L] 3.000 to 4.000" in said(better, "acceptance")
+
+
+def test_the_floor_catches_what_both_sides_lost() -> None:
+    limits = Limits(floors={("chat", "guess-k4"): 3.5})
+    ruling = rule([([side(0, accepted=2)], [side(1, accepted=2)])], limits)
+    assert ruling.outcome == "regression"
+    assert said(ruling, "floor") == "regression: E[L] 3.000, floor 3.500"
+
+
+def test_not_lossless_outranks_everything() -> None:
+    where = Divergence("p0", 0, 0, 3, 5, 6, (5, 7), 0.5, 900.0)
+    broken = {"losslessness": Losslessness(16, 15, (where,))}
+    ruling = rule([([side(0)], [side(1, accepted=2, arm=broken)])])
+    assert (ruling.outcome, ruling.exit_code) == ("not lossless", 4)
+
+
+def test_losslessness_that_was_not_checked_is_no_pass() -> None:
+    ruling = rule([([side(0)], [side(1, arm={"losslessness": None})])])
+    assert ruling.outcome == "cannot tell"
+
+
+def test_a_vanished_or_failing_arm_fails_and_a_new_one_is_listed() -> None:
+    whole, less = side(0), without(side(1), "arm00001")
+    assert rule([([whole], [less])]).outcome == "regression"
+    assert rule([([whole], [side(1, arm={"error": "boom"})])]).outcome == "regression"
+    new = rule([([less], [whole])])
+    assert new.outcome == "pass" and "nothing to compare it with" in said(new, "presence")
+
+
+def test_a_failing_base_is_no_verdict() -> None:
+    ruling = rule([([side(0, arm={"error": "boom"})], [side(1)])])
+    assert ruling.outcome == "cannot tell" and "the base failed: boom" in said(ruling, "presence")
+
+
+def test_missing_replies_are_no_verdict() -> None:
+    run, arms = side(1)
+    partial = replace(arms[1], traces=arms[1].traces[:-2])
+    assert rule([([side(0)], [(run, [arms[0], partial])])]).outcome == "cannot tell"
+
+
+@pytest.mark.parametrize("sides", [([], []), ([], [side(1)])])
+def test_nothing_to_compare_has_its_own_code(sides: Sides) -> None:
+    assert rule([sides]).exit_code == 5
+
+
+def test_a_candidate_without_any_run_fails() -> None:
+    assert rule([([side(0)], [])]).outcome == "regression"
+
+
+def test_a_refused_pair_is_no_verdict() -> None:
+    ruling = rule([([side(0)], [side(1, arm={"options": {"n": 9}})])])
+    assert ruling.outcome == "cannot tell" and "options" in said(ruling, "same setting")
+
+
+def test_sampled_acceptance_is_judged_by_its_interval() -> None:
+    warm = {"sampling": Sampling(temperature=1.0)}
+    ruling = rule([([side(0, **warm)], [side(1, accepted=2, **warm)])])  # type: ignore[arg-type]
+    assert said(ruling, "acceptance").startswith("regression")
+
+
+def test_sessions_of_one_side_are_pooled_as_repeats() -> None:
+    trial = Trial(LIMITS, one_machine=True)
+    for base, candidate in sessions(1.0, 1.0):
+        ruling = trial.add(base, candidate)
+    assert {arm.turns for arm in ruling.comparison.arms} == {32}
+    assert ruling.comparison.pace.units == 32
