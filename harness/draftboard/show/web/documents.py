@@ -46,7 +46,7 @@ DOCUMENTS = (
     Document(
         "submit.html",
         "Submit",
-        "Submit results",
+        "Your own results",
         (("results/README.md", "Submit results"), ("results/README.md", "Reproduce a row")),
     ),
 )
