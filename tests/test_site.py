@@ -11,7 +11,7 @@ import pytest
 
 from draftboard.errors import UserError
 from draftboard.judge.metrics import METRICS
-from draftboard.record.records import Generation
+from draftboard.record.records import Generation, Training, Weights
 from draftboard.record.store import Store
 from draftboard.show import site
 from draftboard.show.collect import read_all
@@ -155,6 +155,18 @@ def test_what_is_trained_here_says_so_and_that_its_cost_is_unknown(tmp_path):
     line = next(line for line in board.lines if line.name.text == "Method 2 K=4")
     assert line.origin.text == "trained here, after the target"
     assert [fact.text for fact in line.training][1:] == ["ours: trained here, cost not recorded"]
+
+
+def test_what_training_cost_here_stands_beside_what_is_published(tmp_path):
+    base, arm = random_arms(1, prompts=3)
+    cost = Training(2_500_000, 40_000_000, 5400.0, 9000.0, "Tiny CPU")
+    arm = replace(arm, weights=Weights(10, "ab" * 32, "trained here", cost))
+    write(Store(tmp_path), 1, "chat", arms=[base, arm])
+    (board,) = boards_of(Store(tmp_path))
+    assert [fact.text for fact in board.lines[1].training] == [
+        "no training",
+        "ours: 2.50 M tokens of text, 40.00 M visits, 90 min (150 min of processor) on Tiny CPU",
+    ]
 
 
 def test_the_best_k_of_each_method_is_marked_and_the_fastest_arm_named(tmp_path):

@@ -12,7 +12,7 @@ from draftboard.judge.soundness import unsound
 from draftboard.judge.summary import Row, rows
 from draftboard.judge.terms import Terms
 from draftboard.record.ids import digest
-from draftboard.record.records import Arm, RunRecord
+from draftboard.record.records import Arm, RunRecord, Training
 from draftboard.record.store import Store, arm_file_name, load, parse_utc
 from draftboard.show.settings import setting
 
@@ -20,11 +20,12 @@ from draftboard.show.settings import setting
 @dataclass(frozen=True, slots=True)
 class Entry:
     """What pages show of an arm: its row, its replies' page without the ending, the changes of its terms
-    (none where a term is unknown), and its telemetry or why there is none."""
+    (none where a term is unknown), what its training cost, and its telemetry or why there is none."""
 
     row: Row
     page: str
     changes: tuple[WhatIf, ...]
+    training: Training | None
     hardware: telemetry.Summary | None
     telemetry_missing: str | None
 
@@ -66,7 +67,7 @@ def summarise(folder: str, run: RunRecord, arms: Sequence[Arm]) -> RunRows:
 def _entry(folder: str, run: RunRecord, row: Row, arm: Arm) -> Entry:
     sampled = None if arm.telemetry is None else telemetry.summarise(arm.telemetry, run.idle)
     found = changes(run, row, arm)
-    return Entry(row, page_of(folder, arm), found, sampled, arm.telemetry_missing)
+    return Entry(row, page_of(folder, arm), found, arm.weights.training, sampled, arm.telemetry_missing)
 
 
 def page_of(folder: str, arm: Arm) -> str:

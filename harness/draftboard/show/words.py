@@ -7,6 +7,7 @@ from typing import Literal
 
 from draftboard.judge.estimates import Metric
 from draftboard.judge.summary import Row
+from draftboard.record.records import Training
 from draftboard.record.store import parse_utc
 
 DASH = "–"
@@ -101,6 +102,18 @@ def task_mark(row: Row, rows: Sequence[Row]) -> str:
 def day(row: Row) -> str:
     """The day of the run, in UTC."""
     return parse_utc(row.created_utc, row.run).date().isoformat()
+
+
+def training(cost: Training | None) -> str:
+    """What training cost here, as measured."""
+    if cost is None:
+        return "ours: trained here, cost not recorded"
+    energy = "" if cost.energy_joules is None else f", {cost.energy_joules / 1000:,.0f} kJ"
+    text = f"{cost.data_tokens / 1e6:.2f} M tokens of text, {cost.token_visits / 1e6:.2f} M visits"
+    return (
+        f"ours: {text}, {cost.seconds / 60:.0f} min "
+        f"({cost.cpu_seconds / 60:.0f} min of processor) on {cost.cpu}{energy}"
+    )
 
 
 def visible(text: str) -> str:

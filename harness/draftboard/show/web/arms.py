@@ -11,7 +11,7 @@ from draftboard.judge.positions import by_position
 from draftboard.judge.prompts import ContextBin, PromptFigures, by_context, by_prompt
 from draftboard.judge.sample import Sample, take_sample
 from draftboard.judge.summary import Row, verdict_of
-from draftboard.record.records import Arm, Claim, RunRecord
+from draftboard.record.records import Arm, Claim, RunRecord, Training
 from draftboard.show import explanation, published, settings, words
 from draftboard.show.collect import Entry
 from draftboard.show.trace import divergence_lines
@@ -91,7 +91,7 @@ def make_page(run: RunRecord, baseline: Arm, arm: Arm, entry: Entry) -> ArmPage:
         baseline=row.baseline,
         lossless=said(words.lossless_words(row), row.lossless_reason, words.lossless_tone(row)),
         reasons=row.reasons,
-        words=tuple(_card_words(row)),
+        words=tuple(_card_words(row, entry.training)),
         environment=tuple(environment(run)),
         figures=tuple(_figures(sample, row)),
         published=() if row.error else tuple(published.remarks(row)),
@@ -110,11 +110,12 @@ def make_page(run: RunRecord, baseline: Arm, arm: Arm, entry: Entry) -> ArmPage:
     )
 
 
-def _card_words(row: Row) -> list[tuple[str, Fact]]:
+def _card_words(row: Row, training: Training | None) -> list[tuple[str, Fact]]:
     card = row.card
     found = [("mechanism", said(card.mechanism)), ("needs", said(card.needs))]
     found += [("when to use", said(card.when_to_use))]
     found += [("training", _claim(card.training_cost))] if card.training_cost else []
+    found += [("training", said(words.training(training)))] if row.origin == "trained here" else []
     found += [("claimed", _claim(claim)) for claim in card.claims]
     options = ", ".join(f"{name} = {value}" for name, value in row.options.items())
     return [*found, ("options", said(options)), ("weights", said(_weights(row)))]

@@ -18,8 +18,6 @@ from draftboard.show.web.page import Board, Cell, Fact, Front, Line, make_cell, 
 TaskKey = tuple[str, str]
 """Name and hash of a task: two that go by one name have a column each."""
 
-NOT_RECORDED = "ours: trained here, cost not recorded"
-
 
 @dataclass(frozen=True, slots=True)
 class _Group:
@@ -166,7 +164,7 @@ def _line(
         needs=said(row.card.needs),
         worth=said(verdict.text, tone=verdict.tone),
         origin=_origin(row),
-        training=tuple(_training(row)),
+        training=tuple(_training(row, last)),
         memory=_memory(row),
         gpu=hardware.short(last.hardware, device, last.telemetry_missing),
         when_to_use=said(row.card.when_to_use),
@@ -200,12 +198,12 @@ def _origin(row: Row) -> Fact:
     return said(texts[row.origin], tone="bad" if row.origin == "random" else "plain")
 
 
-def _training(row: Row) -> Iterator[Fact]:
+def _training(row: Row, entry: Entry) -> Iterator[Fact]:
     claim = row.card.training_cost
     if claim is not None:
         yield said(f"{claim.text}{' (second-hand)' if claim.second_hand else ''}", claim.source)
     if row.origin == "trained here":
-        yield said(NOT_RECORDED, tone="quiet")
+        yield said(words.training(entry.training))
 
 
 def _memory(row: Row) -> Fact:
