@@ -41,10 +41,10 @@ METHODS = ("eagle3", "dflash", "dspark", "mtp")
 """Drafter modules; a golden checkpoint's folder is named after its own."""
 
 LARGE: dict[str, Any] = {
-    "vocab_size": 32768,
+    "vocab_size": 256,
     "hidden_size": 2048,
     "intermediate_size": 6144,
-    "num_hidden_layers": 18,
+    "num_hidden_layers": 20,
     "num_attention_heads": 16,
     "num_key_value_heads": 8,
     "head_dim": 128,
@@ -54,7 +54,7 @@ LARGE: dict[str, Any] = {
     "bos_token_id": None,
     "pad_token_id": None,
 }
-SMALL = {**LARGE, "vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+SMALL = {**LARGE, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
 PROMPTS = ("count: 1 2 3 1 2 3 1 2 3", "abc abc abc abc", "the end of the beginning of the end", "x y x y x")
 
 
