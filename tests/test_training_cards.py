@@ -12,6 +12,8 @@ from draftboard.drafter import UserError
 from draftboard.measure.sampling import Randomness, Sampler
 from draftboard.record.records import Sampling
 from draftboard_drafters.checkpoints.cards import training_of
+from draftboard_drafters.checkpoints.shipped import SHIPPED as SHIPPED_WORD
+from draftboard_drafters.checkpoints.shipped import located
 from draftboard_drafters.training.cards import Data, write_card
 from draftboard_drafters.training.loop import Settings, State, train
 from shipped import MODULES
@@ -72,3 +74,10 @@ def test_shipped_weights_are_those_of_their_card(folder: Path) -> None:
 def test_the_shipped_weights_stay_small() -> None:
     weights = [path for path in (ROOT / "drafters" / "weights").rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in weights) <= 90_000_000
+
+
+def test_shipped_weights_are_found_by_their_word_and_missing_ones_say_what_to_do() -> None:
+    target = tiny_target(**SIZES)
+    assert located("some/folder", "eagle3", target) == "some/folder"
+    with pytest.raises(UserError, match="no shipped weights of 'mtp' for target 'tiny-llama-0'"):
+        located(SHIPPED_WORD, "mtp", target)

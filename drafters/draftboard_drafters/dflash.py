@@ -32,6 +32,7 @@ from draftboard_drafters import checkpoints
 from draftboard_drafters._layers import DecoderLayer, KVCache, Rotary, joined, part, rotate
 from draftboard_drafters.checkpoints import Checkpoint, Served
 from draftboard_drafters.checkpoints.random import random_block_drafter
+from draftboard_drafters.checkpoints.shipped import located
 
 _NVIDIA = "articles about NVIDIA's selection table of 2 Sep 2026"
 
@@ -184,12 +185,14 @@ def build(
     revision: str | None = None,
     num_speculative_tokens: int | None = None,
 ) -> Drafter:
-    """A DFlash drafter from a folder or hub id in z-lab, DeepSpec or speculators layout.
+    """A DFlash drafter in z-lab, DeepSpec or speculators layout.
+
+    `checkpoint` is a folder, a hub id, or `shipped` for the weights in this repository.
 
     K defaults to what the checkpoint was trained for. Raises UserError for a checkpoint that cannot be read,
     is another method's, does not fit the target, or was trained for fewer drafts than asked for.
     """
-    loaded = checkpoints.load_as("dflash", checkpoint, revision)
+    loaded = checkpoints.load_as("dflash", located(checkpoint, "dflash", target), revision)
     return drafter(loaded, target, sampler, num_speculative_tokens)
 
 

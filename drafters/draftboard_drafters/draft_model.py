@@ -31,6 +31,7 @@ from draftboard.measure.loading import (
 )
 from draftboard.measure.target import TargetModel
 from draftboard_drafters.checkpoints.cards import training_of
+from draftboard_drafters.checkpoints.shipped import located
 
 _NVIDIA = "articles about NVIDIA's selection table of 2 Sep 2026"
 
@@ -118,12 +119,13 @@ def build(
 ) -> Drafter:
     """A drafter from any causal LM with the target's token ids.
 
-    `model` is a local folder, a hub id or the id of the embedded target; `dtype` auto takes the target's.
+    `model` is a local folder, a hub id, the id of the embedded target, or `shipped` for the weights in this
+    repository; `dtype` auto takes the target's.
     Raises UserError for a model that cannot be loaded, rewound, or does not share the target's tokenizer.
     """
     if num_speculative_tokens < 1:
         raise UserError(f"num_speculative_tokens must be at least 1, found {num_speculative_tokens}")
-    source = resolve_source(model)
+    source = resolve_source(located(model, "draft_model", target))
     loaded = load_target(
         source,
         revision=revision,

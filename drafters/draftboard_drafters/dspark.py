@@ -40,6 +40,7 @@ from draftboard_drafters._layers import Parameters, joined
 from draftboard_drafters.checkpoints import Checkpoint
 from draftboard_drafters.checkpoints.random import random_block_drafter
 from draftboard_drafters.checkpoints.record import Markov
+from draftboard_drafters.checkpoints.shipped import located
 from draftboard_drafters.dflash import Backbone, drafts_asked
 
 _NVIDIA = "articles about NVIDIA's selection table of 2 Sep 2026"
@@ -219,13 +220,15 @@ def build(
     num_speculative_tokens: int | None = None,
     confidence_threshold: float = 0.0,
 ) -> Drafter:
-    """A DSpark drafter from a folder or hub id in DeepSpec or speculators layout.
+    """A DSpark drafter in DeepSpec or speculators layout.
+
+    `checkpoint` is a folder, a hub id, or `shipped` for the weights in this repository.
 
     K defaults to what the checkpoint was trained for; `confidence_threshold` 0 never cuts. Raises UserError
     for a checkpoint that cannot be read, is another method's, does not fit the target, was trained for fewer
     drafts than asked for, or has no confidence head to compare with the threshold.
     """
-    loaded = checkpoints.load_as("dspark", checkpoint, revision)
+    loaded = checkpoints.load_as("dspark", located(checkpoint, "dspark", target), revision)
     return drafter(loaded, target, sampler, num_speculative_tokens, confidence_threshold)
 
 

@@ -39,6 +39,7 @@ from draftboard_drafters.checkpoints import Checkpoint, Plan, Serial, Served, Sp
 from draftboard_drafters.checkpoints.loader import assemble
 from draftboard_drafters.checkpoints.random import randomised
 from draftboard_drafters.checkpoints.record import TARGETS
+from draftboard_drafters.checkpoints.shipped import located
 
 _NVIDIA = "articles about NVIDIA's selection table of 2 Sep 2026"
 
@@ -137,12 +138,14 @@ def build(
     revision: str | None = None,
     num_speculative_tokens: int | None = None,
 ) -> Drafter:
-    """An EAGLE-3 drafter from a folder or hub id in SafeAILab, SpecForge, speculators or DeepSpec layout.
+    """An EAGLE-3 drafter in SafeAILab, SpecForge, speculators or DeepSpec layout.
+
+    `checkpoint` is a folder, a hub id, or `shipped` for the weights in this repository.
 
     K defaults to the drafts unrolled in training and may be any. Raises UserError for a checkpoint that
     cannot be read, is another method's, or does not fit the target.
     """
-    loaded = checkpoints.load_as("eagle3", checkpoint, revision)
+    loaded = checkpoints.load_as("eagle3", located(checkpoint, "eagle3", target), revision)
     return drafter(loaded, target, sampler, num_speculative_tokens)
 
 

@@ -32,6 +32,7 @@ from draftboard_drafters._layers import Angles, DecoderLayer, Geometry, KVCache,
 from draftboard_drafters._serial import SerialDrafter
 from draftboard_drafters.checkpoints import Checkpoint, Plan, Serial, Served, Spec, serial
 from draftboard_drafters.checkpoints.random import randomised
+from draftboard_drafters.checkpoints.shipped import located
 
 Side = Literal["post", "pre"]
 """After the norm or before it."""
@@ -120,15 +121,16 @@ def build(
     hidden: Side | None = None,
     recycled: Side | None = None,
 ) -> Drafter:
-    """An MTP drafter from a folder or hub id: the target's own, where that carries the module, or one in
-    speculators layout.
+    """An MTP drafter: the target's own, where that carries the module, or one in speculators layout.
+
+    `checkpoint` is a folder, a hub id, or `shipped` for the weights in this repository.
 
     K defaults to the drafts trained for and may be any. `hidden` is the side of the target's final norm on
     which the first draft's state is taken, `recycled` the side of the module's norm for the next ones; None
     is the layout's choice. Raises UserError for a checkpoint that cannot be read or run, is another method's,
     or does not fit the target.
     """
-    loaded = checkpoints.load_as("mtp", checkpoint, revision)
+    loaded = checkpoints.load_as("mtp", located(checkpoint, "mtp", target), revision)
     return drafter(loaded, target, sampler, num_speculative_tokens, hidden, recycled)
 
 

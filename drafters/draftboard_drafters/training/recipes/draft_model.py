@@ -56,7 +56,7 @@ class DraftModelRecipe:
             intermediate_size=3 * width,
             num_hidden_layers=layers,
             num_attention_heads=width // 32,
-            num_key_value_heads=width // 64,
+            num_key_value_heads=1,
             head_dim=32,
             max_position_embeddings=parts.rope.max_position_embeddings,
             rope_parameters=dict(parts.rope.parameters),
