@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 UNFINISHED := $(VENV)/.unfinished
+AGAINST ?= HEAD
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench smoke test proof check peers gpu-check gate site clean
+.PHONY: help setup bench smoke train test proof check peers gpu-check gate site clean
 
 help: ## list these verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1#\2/p' Makefile | while IFS='#' read -r verb text; do \
@@ -36,6 +37,10 @@ smoke: $(READY) ## run every step of a measurement on 1 prompt per task, keep no
 	@echo "smoke: measuring suite 'smoke' into a temporary folder"
 	@out=$$(mktemp -d) && trap 'rm -rf "$$out"' EXIT && $(BIN)/draftboard run --suite smoke --out "$$out"
 
+train: $(READY) ## make the training data and train every drafter, going on where it stopped (hours)
+	@echo "train: the target's replies and states, then every method into drafters/weights/"
+	@$(BIN)/draftboard train all
+
 test: $(READY) ## run the tests; ends by naming what was NOT RUN
 	@echo "test: running the tests (make proof runs their exhaustive form)"
 	@$(BIN)/python -m pytest
@@ -57,8 +62,9 @@ gpu-check: $(READY) ## check every part on this machine's GPU (minutes, no netwo
 	@echo "gpu-check: golden checkpoints, a random target of 1B, lossless verdicts, NVML field by field"
 	@$(BIN)/python harness/bench/gpu_check.py
 
-gate: ## not there yet: will compare a run with the accepted results
-	@echo "gate: not built yet, so nothing was compared and nothing passed" >&2; exit 2
+gate: $(READY) ## run this tree beside a commit: make gate AGAINST=main
+	@echo "gate: measuring suite 'gate' in $(AGAINST) and in this tree, turn by turn"
+	@$(BIN)/draftboard gate --against $(AGAINST)
 
 site: $(READY) ## write the page from results/
 	@echo "site: writing the page from results/"

@@ -17,7 +17,7 @@ pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGETS = [
-    *("help", "setup", "bench", "smoke", "test", "proof", "check", "peers", "gpu-check", "gate", "site"),
+    *("help", "setup", "bench", "smoke", "train", "test", "proof", "check", "peers", "gpu-check", "gate", "site"),
     "clean",
 ]
 NEEDS_ABSENT = """
@@ -111,11 +111,10 @@ def test_help_lists_every_verb(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("make")
-def test_the_gate_that_is_not_built_cannot_pass(tmp_path: Path) -> None:
-    shutil.copy(ROOT / "Makefile", tmp_path)
-    done = make(tmp_path, "gate")
-    assert done.returncode == 2
-    assert "not built yet" in done.stderr
+def test_the_gate_runs_beside_the_commit_that_is_named() -> None:
+    for words, commit in (((), "HEAD"), (("AGAINST=main",), "main")):
+        shown = make(ROOT, "-n", "gate", *words).stdout
+        assert shown.rstrip().endswith(f"draftboard gate --against {commit}")
 
 
 def pins() -> dict[str, str]:

@@ -133,7 +133,7 @@ def test_the_held_out_texts_stay_the_same_while_a_store_grows(tmp_path: Path) ->
 
 
 def test_an_epoch_visits_every_text_once_in_groups_of_similar_length(tmp_path: Path) -> None:
-    texts = Texts([tiny_store(tmp_path, texts=9)])
+    texts = Texts([tiny_store(tmp_path, texts=9)], held_out=9)
     groups = texts.groups(texts.train, 40, seed=1)
     visited = [text for group in groups for text in group]
     assert sorted(visited, key=str) == sorted(texts.train, key=str)

@@ -29,7 +29,7 @@ RECIPES: dict[str, Callable[..., Any]] = {
 
 def tiny_parts() -> Parts:
     """The tiny target's tensors."""
-    return parts_of_model("tiny", tiny_model(**SIZES))
+    return parts_of_model("tiny", "", tiny_model(**SIZES))
 
 
 def tiny_store(folder: Path, texts: int = 6, reply: int = 14) -> Store:
@@ -58,6 +58,6 @@ def recipe(name: str, store: Store, **options: Any) -> Any:
 
 def everything(store: Store) -> Texts:
     """All texts of the store, none held out."""
-    texts = Texts([store])
+    texts = Texts([store], held_out=2)
     texts.train, texts.held_out = [*texts.train, *texts.held_out], []
     return texts

@@ -57,7 +57,7 @@ class Batch:
 class Texts:
     """The texts of several stores, a fixed share of them held out."""
 
-    def __init__(self, stores: Sequence[Store], *, held_out: int = 32) -> None:
+    def __init__(self, stores: Sequence[Store], *, held_out: int) -> None:
         """Holds out one text in `held_out`, by the hash of its tokens: stores that grow keep the split."""
         self.ids = [store.ids() for store in stores]
         self.states = [store.states() for store in stores]

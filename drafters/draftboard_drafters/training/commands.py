@@ -41,6 +41,8 @@ LONGEST_PROMPT = 384
 """Longer prompts are left out: they would fill the memory of all slots and teach little."""
 SLOTS = 64
 SAY_EVERY = 50
+HELD_OUT = 32
+"""One text in so many judges the training and is not trained on."""
 DATA, EVERYTHING, EVALUATION = "data", "all", "evaluate"
 
 
@@ -114,9 +116,7 @@ def in_order(known: Mapping[str, ModuleType]) -> list[str]:
 def make_data(job: Job) -> None:
     """Replies up to the number of tokens asked for, then the target's states on all of them."""
     context = LONGEST_PROMPT + MAX_NEW_TOKENS
-    target = load_target(
-        job.target, dtype=torch.float32, device=torch.device("cpu"), max_context=max(context, 2048)
-    )
+    target = load_target(job.target, dtype=torch.float32, device=torch.device("cpu"), max_context=context)
     replies = Replies(job.replies)
     answered = {prompt for prompt, _ in replies}
     have = sum(len(reply) for _, reply in replies)
@@ -148,8 +148,8 @@ def _answers(target: TargetModel, waiting: Iterator[list[int]]) -> Iterator[Pair
 
 def _fill_store(job: Job, target: TargetModel, replies: Replies) -> None:
     store = Store(job.work / "states", Layout(target.id, taps_of(target.num_layers), target.hidden_size))
-    pairs = list(replies)[len(store.rows) :]
-    for index, pair in enumerate(pairs):
+    fitting = [pair for pair in replies if len(pair[0]) + len(pair[1]) <= target.max_context]
+    for index, pair in enumerate(fitting[len(store.rows) :]):
         fill(store, target, [pair])
         if index % SAY_EVERY == 0:
             job.say(f"states of {len(store.rows):,} texts, {store.tokens:,} tokens")
@@ -161,7 +161,12 @@ def train_method(method: str, job: Job) -> None:
     store = Store(job.work / "states", _layout(parts))
     if not store.rows:
         raise UserError(f"{store.folder} holds no states; run `draftboard train data` first")
-    texts = Texts([store])
+    texts = Texts([store], held_out=HELD_OUT)
+    if not (texts.train and texts.held_out):
+        raise UserError(
+            f"{len(store.rows)} texts are too few to train on and to hold some out (about one in {HELD_OUT});"
+            " make more: draftboard train data --reply-tokens"
+        )
     words = most_frequent(_counts(texts, parts), module.WORDS, parts)
     before = {name: _finished(name, job) for name in module.AFTER}
     recipe = module.make(parts, words, store.layout.taps, before)
@@ -194,7 +199,7 @@ def _finished(method: str, job: Job) -> dict[str, Tensor]:
 
 def evaluate_all(job: Job) -> None:
     """Prints the acceptance length of every shipped drafter on every task with stored replies."""
-    target = load_target(job.target, dtype=torch.float32, device=torch.device("cpu"), max_context=2048)
+    target = load_target(job.target, dtype=torch.float32, device=torch.device("cpu"), max_context=None)
     found = benchmarks(job.results, target, job.work)
     for folder in sorted(path.parent for path in job.weights.glob("*/config.json")):
         for benchmark in found:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from draftboard.measure.loading import resolve_source
+from draftboard.measure.loading import identity, resolve_source
 from draftboard_drafters._layers import Geometry, Rope
 
 
@@ -19,6 +19,8 @@ class Parts:
     """A Llama-style target's tensors in float32, by transformers' names, and its sizes."""
 
     id: str
+    source: str
+    """Folder or hub id of its files."""
     tensors: Mapping[str, Tensor]
     geometry: Geometry
     rope: Rope
@@ -52,11 +54,13 @@ class Parts:
 
 def parts_of(name: str) -> Parts:
     """The parts of the target called `name`, an embedded id, a folder or a hub id."""
-    model = AutoModelForCausalLM.from_pretrained(resolve_source(name), dtype=torch.float32)
-    return parts_of_model(name, model)
+    source = resolve_source(name)
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    id, _ = identity(name, source, model.config, None)
+    return parts_of_model(id, source, model)
 
 
-def parts_of_model(name: str, model: Any) -> Parts:
+def parts_of_model(id: str, source: str, model: Any) -> Parts:
     """The parts of a transformers causal LM."""
     config = model.config.get_text_config()
     heads = int(config.num_attention_heads)
@@ -74,7 +78,8 @@ def parts_of_model(name: str, model: Any) -> Parts:
     if model.config.tie_word_embeddings:
         tensors.pop("lm_head.weight", None)
     return Parts(
-        name,
+        id,
+        source,
         tensors,
         geometry,
         Rope(rope, int(config.max_position_embeddings)),

@@ -22,5 +22,8 @@ def trained(plan: Plan, tensors: Mapping[str, Tensor]) -> Checkpoint:
 
 
 def kept_tensors(parameters: Mapping[str, Tensor], words: Words) -> dict[str, Tensor]:
-    """The tensors that are stored: the trained ones, the head's rows of the target and the map."""
+    """The tensors that are stored: the trained ones, the head's rows of the target, and the map of a
+    vocabulary that is reduced."""
+    if bool(words.known.all()):
+        return {**parameters, "lm_head.weight": words.head}
     return {**parameters, "lm_head.weight": words.head, "d2t": words.offsets, "t2d": words.known}

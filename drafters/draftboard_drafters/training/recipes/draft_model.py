@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from draftboard.measure.loading import load_tokenizer, resolve_source
+from draftboard.measure.loading import load_tokenizer
 from draftboard_drafters.training.batches import Batch
 from draftboard_drafters.training.loop import Settings
 from draftboard_drafters.training.objective import Outcome, Parameters, Recipe, cross_entropy, laws, mean
@@ -42,7 +42,7 @@ class DraftModelRecipe:
         others: int = 2048,
         prompt_weight: float = 0.5,
     ) -> None:
-        """A Llama of this width and depth; `others` rare tokens join each step's labels."""
+        """A Llama of this width (at most the target's) and depth; `others` rare tokens join each step's."""
         self.parts, self.words, self.k, self.others, self.prompt_weight = (
             parts,
             words,
@@ -50,6 +50,7 @@ class DraftModelRecipe:
             others,
             prompt_weight,
         )
+        width = min(width, parts.geometry.hidden_size // 32 * 32)
         self.config = LlamaConfig(
             vocab_size=parts.vocab_size,
             hidden_size=width,
@@ -97,7 +98,7 @@ class DraftModelRecipe:
         model.load_state_dict(dict(parameters), strict=False)
         model.tie_weights()
         model.to(torch.bfloat16).save_pretrained(folder)
-        load_tokenizer(resolve_source(self.parts.id), None).save_pretrained(folder)
+        load_tokenizer(self.parts.source, None).save_pretrained(folder)
 
 
 def make(

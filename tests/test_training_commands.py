@@ -1,0 +1,116 @@
+"""`draftboard train` on a toy, from prompts to weights that draft, killed on the way."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from draftboard.errors import UserError
+from draftboard.measure.loading import load_target
+from draftboard_drafters.training import commands
+from draftboard_drafters.training.commands import Job
+from draftboard_drafters.training.evaluate import greedy_sampler
+from draftboard_drafters.training.replies import Replies
+from shipped import MODULES
+from tiny import tiny_model
+from tiny_folder import byte_tokenizer
+
+CPU = torch.device("cpu")
+
+
+class Killed(Exception):
+    """The process is gone."""
+
+
+def dying_at(word: str, times: int) -> commands.Callable[[str], None]:
+    """Says nothing and dies the given time that a line holds the word."""
+    left = [times]
+
+    def say(line: str) -> None:
+        left[0] -= word in line
+        if left[0] <= 0:
+            raise Killed
+
+    return say
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    target = tmp_path / "toy"
+    tiny_model("llama", 0, vocab_size=260, num_hidden_layers=8, max_position_embeddings=1024).save_pretrained(
+        target
+    )
+    byte_tokenizer().save_pretrained(target)
+    asked = tmp_path / "prompts"
+    asked.mkdir()
+    rows = [{"id": f"p{i}", "turns": [f"say {'abc' * i}"]} for i in range(12)]
+    (asked / "chat_toy.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.setattr(commands, "MAX_NEW_TOKENS", 12)
+    monkeypatch.setattr(commands, "SLOTS", 4)
+    monkeypatch.setattr(commands, "HELD_OUT", 3)
+    monkeypatch.setattr(commands, "SAY_EVERY", 2)
+    return Job(
+        target=str(target),
+        prompts=asked,
+        replies=tmp_path / "replies.jsonl",
+        work=tmp_path / "work",
+        weights=tmp_path / "weights",
+        results=tmp_path / "results",
+        reply_tokens=120,
+        tokens=600,
+        say=lambda line: None,
+    )
+
+
+def test_a_toy_is_trained_through_kills_and_drafts(job: Job) -> None:
+    for word, times in (("reply tokens", 2), ("states of", 2)):
+        with pytest.raises(Killed):
+            commands.run("data", replace(job, say=dying_at(word, times)))
+    commands.run("data", job)
+    pairs = list(Replies(job.replies))
+    assert sum(len(reply) for _, reply in pairs) >= job.reply_tokens
+    assert len({prompt for prompt, _ in pairs}) == len(pairs)
+    with pytest.raises(Killed):
+        commands.run("eagle3", replace(job, say=dying_at("held-out", 2)))
+    commands.run("eagle3", job)
+    card = json.loads((job.weights / "eagle3" / "card.json").read_text())
+    assert card["token_visits"] >= 600
+    target = load_target(job.target, dtype=torch.float32, device=CPU, max_context=None)
+    checkpoint = str(job.weights / "eagle3")
+    drafter = MODULES["eagle3"].build(target, greedy_sampler(CPU), checkpoint=checkpoint)
+    assert drafter.weights.origin == "trained here"
+    assert drafter.num_speculative_tokens == 3
+
+
+def test_the_draft_model_is_trained_and_shares_the_tokenizer(job: Job) -> None:
+    commands.run("data", job)
+    commands.run("draft_model", replace(job, tokens=100))
+    target = load_target(job.target, dtype=torch.float32, device=CPU, max_context=None)
+    drafter = MODULES["draft_model"].build(
+        target, greedy_sampler(CPU), model=str(job.weights / "draft_model"), num_speculative_tokens=2
+    )
+    assert drafter.weights.origin == "trained here"
+    assert drafter.weights.training is not None
+
+
+def test_an_unknown_word_names_what_can_be_trained(job: Job) -> None:
+    with pytest.raises(UserError, match="did you mean 'eagle3'"):
+        commands.run("eagle", job)
+
+
+def test_a_method_without_data_or_its_predecessor_says_what_to_do(job: Job) -> None:
+    with pytest.raises(UserError, match="draftboard train data"):
+        commands.run("mtp", job)
+    commands.run("data", job)
+    with pytest.raises(UserError, match="no training of 'dflash'"):
+        commands.run("dspark", job)
+
+
+def test_methods_come_after_those_they_start_from() -> None:
+    order = commands.in_order(commands.modules())
+    assert sorted(order) == ["dflash", "draft_model", "dspark", "eagle3", "mtp"]
+    assert order.index("dflash") < order.index("dspark")
