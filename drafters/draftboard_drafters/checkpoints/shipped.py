@@ -1,0 +1,28 @@
+"""Weights that come with this repository, asked for by the word `shipped` instead of a path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from draftboard.drafter import Target, UserError
+
+SHIPPED = "shipped"
+WEIGHTS = Path(__file__).resolve().parents[2] / "weights"
+
+
+def located(path: str, method: str, target: Target) -> str:
+    """`path`, or for `shipped` the folder of this method's weights for this target.
+
+    Raises UserError where there are none, with the targets that have some.
+    """
+    if path != SHIPPED:
+        return path
+    folder = WEIGHTS / target.id / method
+    if not folder.is_dir():
+        known = sorted(found.parent.name for found in WEIGHTS.glob(f"*/{method}"))
+        raise UserError(
+            f"no shipped weights of {method!r} for target {target.id!r}"
+            f" (there are some for: {', '.join(known) or 'none'}); name a folder or hub id, or train them:"
+            f" draftboard train {method}"
+        )
+    return str(folder)
