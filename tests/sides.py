@@ -31,8 +31,12 @@ def side(
     places = [(f"p{p}", r) for p in range(prompts) for r in range(repeats)]
 
     def timed(trace: Trace, factor: float) -> Trace:
-        ms = trace.decode_ms * factor * dice.gauss(1, noise)
-        return replace(trace, decode_ms=ms, wall_ms=trace.wall_ms - trace.decode_ms + ms)
+        assert trace.rounds is not None
+        scale = factor * dice.gauss(1, noise)
+        ms, spans = trace.decode_ms * scale, ("draft_ms", "verify_ms", "commit_ms")
+        scaled = {name: tuple(one * scale for one in getattr(trace.rounds, name)) for name in spans}
+        rounds = replace(trace.rounds, **scaled)
+        return replace(trace, rounds=rounds, decode_ms=ms, wall_ms=trace.wall_ms - trace.decode_ms + ms)
 
     plain = [timed(plain_trace(p, TOKENS, repeat=r), slow) for p, r in places]
     own = [timed(make_trace(p, _rounds(accepted), repeat=r), slow * slow_arm) for p, r in places]

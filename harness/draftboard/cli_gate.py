@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from draftboard.errors import unknown
+from draftboard.errors import UserError, unknown
 
 Root = Annotated[Path, typer.Option(help="The checkout: where tasks/, results/ and site/ lie.")]
 Out = Annotated[Path | None, typer.Option(help="File for --format, instead of the screen.")]
@@ -19,6 +21,7 @@ Out = Annotated[Path | None, typer.Option(help="File for --format, instead of th
 def add_to(app: typer.Typer) -> None:
     """Adds the commands to the command line."""
     app.command()(compare)
+    app.command()(gate)
 
 
 def compare(
@@ -36,6 +39,109 @@ def compare(
     sides = [read_side(text, root) for text in (base, candidate)]
     ruling = Trial(Limits(), one_machine=False).add(*sides)
     _write(ruling, format, out, decided=False)
+
+
+def gate(
+    against: Annotated[
+        str, typer.Option(help="`accepted`, or a commit to build and run beside this checkout.")
+    ] = "accepted",
+    suite: Annotated[
+        str | None, typer.Option(help="What to measure (default: gate beside a commit, else standard).")
+    ] = None,
+    candidate: Annotated[
+        str | None, typer.Option(help="Runs to judge by the accepted ones, instead of measuring now.")
+    ] = None,
+    limit: Annotated[float, typer.Option(help="How much longer a token may take, as a share.")] = 0.03,
+    acceptance_limit: Annotated[
+        float, typer.Option(help="How much shorter the acceptance length may be, as a share.")
+    ] = 0.01,
+    accept: Annotated[
+        str | None, typer.Option(metavar="ARM", help="Make the newest run of this arm the accepted one.")
+    ] = None,
+    because: Annotated[str, typer.Option(help="Why it is accepted; kept beside it.")] = "",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    format: Annotated[str, typer.Option(help="table, markdown, json, junit or benchmark-action.")] = "table",
+    out: Out = None,
+    work: Annotated[
+        Path | None, typer.Option(help="Folder for the runs (default: in results/.partial/).")
+    ] = None,
+    history: Annotated[bool, typer.Option(help="Add the ruling to results/history/.")] = False,
+    root: Root = Path(),
+) -> None:
+    """Judge this checkout by a fixed base (exit codes: 0 pass, 1 regression, 3 cannot tell, 4 not lossless,
+    5 nothing comparable)."""
+    from draftboard.judge.findings import Limits
+    from draftboard.judge.gate import Trial
+    from draftboard.record.accepted import read_ledger
+
+    results = root / "results"
+    if accept is not None:
+        print(_accept(accept, because, results))
+        return
+    limits = Limits(limit, acceptance_limit, read_ledger(results).floors_by_place())
+    work = work or results / ".partial" / f"gate-{_now().strftime('%Y%m%dT%H%M%S')}-{os.getpid()}"
+    beside = against != "accepted"
+    if beside and candidate is not None:
+        raise UserError("--candidate is for --against accepted: beside a commit both builds are measured now")
+    sessions = (
+        _beside_commit(against, suite or "gate", root, work, device)
+        if beside
+        else _beside_accepted(suite or "standard", candidate, root, work, device)
+    )
+    ruling = Trial(limits, one_machine=beside).over(sessions)
+    if history:
+        _remember(ruling, against, results)
+    _write(ruling, format, out, decided=True)
+    raise typer.Exit(ruling.exit_code)
+
+
+def _beside_commit(ref: str, suite: str, root: Path, work: Path, device: str) -> Iterator[Any]:
+    from draftboard.measure import builds, versus
+
+    base, own = builds.at_commit(ref, root), builds.this_checkout(root)
+    return versus.sessions(base, own, suite, work, device)
+
+
+def _beside_accepted(suite: str, candidate: str | None, root: Path, work: Path, device: str) -> Iterator[Any]:
+    """The accepted runs of this machine beside stored runs once, or beside new ones again and again."""
+    from draftboard.record.accepted import beside
+    from draftboard.record.sides import read_side
+
+    if candidate is not None:
+        runs = read_side(candidate, root)
+        yield beside(root / "results", runs, None), runs
+        return
+    from draftboard.measure import anew
+
+    plans = anew.plans_of(suite, root, device, f"draftboard gate --suite {suite}")
+    for runs in anew.measured(plans, work, Console(stderr=True)):
+        yield beside(root / "results", runs, anew.task_names(plans)), runs
+
+
+def _accept(arm: str, because: str, results: Path) -> str:
+    from draftboard.judge.accepting import accept
+    from draftboard.record.accepted import read_ledger, write_ledger
+    from draftboard.record.sides import read_runs
+
+    moment = _now().isoformat(timespec="seconds")
+    ledger = accept(read_ledger(results), read_runs(results), arm, because, moment)
+    moved = [one for one in ledger.accepted if one.accepted_utc == moment]
+    path = write_ledger(results, ledger)
+    lines = (f"accepted {one.task} {one.arm} of run {one.run} on {one.target}" for one in moved)
+    return "\n".join([*lines, f"wrote {path}"])
+
+
+def _remember(ruling: Any, against: str, results: Path) -> None:
+    from draftboard.judge.logbook import entry
+    from draftboard.record import history
+
+    made = entry(ruling, against, _now().isoformat(timespec="seconds"))
+    if made is not None:
+        history.append(results, made)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 def _write(ruling: Any, form: str, out: Path | None, *, decided: bool) -> None:

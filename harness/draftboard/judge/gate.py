@@ -54,6 +54,16 @@ class Trial:
         found = (*facts(whole, self.limits), *self._times(whole))
         return Ruling(_gravest(found, whole), found, whole, len(self._single))
 
+    def over(self, sessions: Iterable[tuple[Sequence[Run], Sequence[Run]]]) -> Ruling:
+        """Takes sessions of base and candidate, which may be measured as they are asked for, until the
+        ruling stands."""
+        ruling = None
+        for base, candidate in sessions:
+            ruling = self.add(base, candidate)
+            if not self.open(ruling):
+                break
+        return ruling or self.add((), ())
+
     def open(self, ruling: Ruling) -> bool:
         """True when another session might change the outcome: a time is undecided, and nothing else has
         decided against the change already."""

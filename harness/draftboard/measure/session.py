@@ -15,6 +15,7 @@ from draftboard.measure.decode import Reply, decode
 from draftboard.measure.events import Begun, Failed, Replied, Send
 from draftboard.measure.opening import Opened
 from draftboard.measure.sampling import Randomness
+from draftboard.measure.turnstile import Turnstile
 from draftboard.record.codec import from_json
 from draftboard.record.ids import digest
 from draftboard.record.journal import Journal
@@ -56,9 +57,11 @@ class Session:
     def measure(self) -> None:
         """Warms every arm up and runs all prompts."""
         self._warm_up()
+        turnstile = Turnstile()
         for prompt in self.opened.prompts:
             for repeat in range(self.opened.plan.repeats):
-                self._converse(prompt, repeat)
+                self._converse(prompt, repeat, turnstile)
+        turnstile.wait()
 
     def turns(self) -> list[Turn]:
         """Every turn as it was put to the arms, once."""
@@ -82,7 +85,7 @@ class Session:
         drafters = (self.opened.arms[index].drafter for index in self._alive())
         return list(range(1, max(one.num_speculative_tokens for one in drafters if one is not None) + 2))
 
-    def _converse(self, prompt: Prompt, repeat: int) -> None:
+    def _converse(self, prompt: Prompt, repeat: int, turnstile: Turnstile) -> None:
         """All turns of one prompt. The history is always the baseline's."""
         replies: list[str] = []
         for index in range(len(prompt.turns)):
@@ -90,6 +93,7 @@ class Session:
             turn = Turn(prompt, index, repeat, tuple(ids))
             order = self._alive()
             random.Random(f"{self.opened.plan.sampling.seed} {prompt.id} {index} {repeat}").shuffle(order)
+            turnstile.wait()
             for arm in order:
                 self._measure(arm, turn)
             own = self.done[self.opened.baseline.id, prompt.id, index, repeat]

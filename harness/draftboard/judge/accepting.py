@@ -1,0 +1,74 @@
+"""Moving the accepted record of an arm: which run may become the base, and which never may."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from draftboard.errors import UserError, unknown
+from draftboard.judge.pairing import Measured, Run
+from draftboard.judge.summary import Row, rows
+from draftboard.record.accepted import Accepted, Floor, Ledger
+from draftboard.record.records import Arm, RunRecord
+
+FLOOR_SHARE = 0.8
+"""A first floor keeps this share of what speculation gains: E[L] may fall to 1 + 0.8 (E[L] - 1)."""
+
+
+def accept(ledger: Ledger, runs: Sequence[Run], arm: str, because: str, now_utc: str) -> Ledger:
+    """The ledger with the newest run of `arm` as its base, on each task and machine. `arm` is a drafter with
+    its K (`plain-k4`), a drafter, or the beginning of an arm's id; `runs` are given oldest first.
+
+    An arm without a floor gets one; an old floor stays. Raises UserError when there is no such arm, no
+    reason is given, or the newest run is failed, partial or otherwise not valid.
+    """
+    if not because.strip():
+        raise UserError("an accepted record needs a reason: --because '...'")
+    found = [(one, row) for run, arms in runs for one, row in _measured(run, arms)]
+    chosen = [(one, row) for one, row in found if arm in (one.label, one.arm.drafter) or _is_id(one, arm)]
+    if not chosen:
+        raise unknown("arm", arm, {one.label for one, _ in found}, "the results")
+    newest = {_key(one): (one, row) for one, row in chosen}
+    for one, row in newest.values():
+        _refuse_unsound(one, row)
+        ledger = _moved(ledger, one, row, because.strip(), now_utc)
+    return ledger
+
+
+def _measured(run: RunRecord, arms: Sequence[Arm]) -> Iterator[tuple[Measured, Row]]:
+    baseline = next(arm for arm in arms if arm.id == run.baseline)
+    for arm, row in zip(arms, rows(run, arms), strict=True):
+        yield Measured(run, arm, baseline), row
+
+
+def _is_id(one: Measured, text: str) -> bool:
+    return len(text) >= 6 and one.arm.id.startswith(text)
+
+
+def _key(one: Measured) -> tuple[str, str, str, str]:
+    return one.run.target.id, one.task, one.label, one.run.fingerprint
+
+
+def _refuse_unsound(one: Measured, row: Row) -> None:
+    """The newest run decides: an older good one would hide what happened since."""
+    why = row.reasons or (("its commit is not known",) if one.run.environment.git_sha is None else ())
+    if one.run.environment.git_dirty:
+        why = (*why, "it was measured from a tree with local changes")
+    if why:
+        raise UserError(f"run {one.run.id}, {one.task} {one.label}: not accepted: {why[0]}; measure it again")
+
+
+def _moved(ledger: Ledger, one: Measured, row: Row, because: str, now_utc: str) -> Ledger:
+    target, task, label, fingerprint = _key(one)
+    entry = Accepted(target, task, label, fingerprint, one.arm.id, one.run.id, now_utc, because)
+    others = (e for e in ledger.accepted if (e.target, e.task, e.arm, e.fingerprint) != _key(one))
+    return replace(ledger, accepted=(*others, entry), floors=_floors(ledger, one, row))
+
+
+def _floors(ledger: Ledger, one: Measured, row: Row) -> tuple[Floor, ...]:
+    place = (one.run.target.id, one.task, one.label)
+    known = any((f.target, f.task, f.arm) == place for f in ledger.floors)
+    if known or row.baseline or row.acceptance_length is None:
+        return ledger.floors
+    least = round(1 + FLOOR_SHARE * (row.acceptance_length - 1), 3)
+    return (*ledger.floors, Floor(*place, least, f"set when run {one.run.id} was accepted"))

@@ -1,0 +1,33 @@
+"""A suite measured here and now, as often as somebody asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from draftboard.measure import commands
+from draftboard.measure.plan import Plan
+from draftboard.record.sides import Run
+from draftboard.record.store import Store, load
+
+
+def plans_of(suite: str, root: Path, device: str, command: str) -> list[Plan]:
+    """The plans of a suite as it stands."""
+    return commands.make_plans(suite, {}, (), (), {}, root, device, command)
+
+
+def task_names(plans: Sequence[Plan]) -> set[str]:
+    """Names of the tasks that the plans ask for."""
+    return {Path(plan.task).name for plan in plans}
+
+
+def measured(plans: Sequence[Plan], results: Path, console: Console) -> Iterator[list[Run]]:
+    """The runs of one more measurement, stored in `results`, for each that is taken from the iterator. A
+    task whose run failed is missing among them."""
+    while True:
+        store = Store(results)
+        known = {run.record.id for run in store.runs()}
+        commands.run_plans(plans, results, console, resume=False)
+        yield [load(run.path) for run in store.runs() if run.record.id not in known]

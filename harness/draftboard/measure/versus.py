@@ -1,0 +1,92 @@
+"""Two builds measured side by side, turn by turn, as often as somebody asks for another session."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from draftboard.errors import UserError
+from draftboard.measure.builds import Build
+from draftboard.measure.referee import Contender, take_turns
+from draftboard.measure.turnstile import ADDRESS
+from draftboard.record.sides import Run, read_runs
+
+Session = tuple[list[Run], list[Run]]
+"""The runs of the base and those of the candidate."""
+_TURNSTILE = Path("harness/draftboard/measure/turnstile.py")
+_SUITES = Path("harness/suites")
+_FINE = (0, 6)
+"""Exit codes of a run that stored what it measured."""
+
+
+def sessions(
+    base: Build, candidate: Build, suite: str, work: Path, device: str = "auto"
+) -> Iterator[Session]:
+    """Measures the suite in both builds, once for each session that is taken from the iterator. Each build
+    runs its own version of suite and prompts; a suite that the base lacks is the candidate's. Runs and logs
+    stay in `work`. Raises UserError when a build cannot take turns or its run ends badly."""
+    for build in (base, candidate):
+        if not (build.root / _TURNSTILE).exists():
+            raise UserError(f"the {build.name} build in {build.root} cannot take turns; name a newer commit")
+    for number in count():
+        yield measure_session((base, candidate), suite, work / f"session-{number}", device, number)
+
+
+def measure_session(builds: tuple[Build, Build], suite: str, work: Path, device: str, seed: int) -> Session:
+    """One session of two builds, base first."""
+    work.mkdir(parents=True)
+    launches = [_launch(build, builds[1], suite, work, device) for build in builds]
+    with tempfile.TemporaryDirectory() as lines, ExitStack() as stack:
+        contenders = []
+        for build, launch in zip(builds, launches, strict=True):
+            contenders.append(Contender(Path(lines) / build.name, launch))
+            stack.callback(contenders[-1].stop)
+        take_turns(contenders, seed)
+        codes = [one.process.wait() for one in contenders]
+    for launch, code in zip(launches, codes, strict=True):
+        if code not in _FINE:
+            raise UserError(
+                f"the {launch.build.name} build's run ended with code {code}: {launch.last_line()}"
+            )
+    return read_runs(launches[0].out), read_runs(launches[1].out)
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """How one build's run is started."""
+
+    build: Build
+    command: tuple[str, ...]
+    place: Path
+    out: Path
+
+    @property
+    def log(self) -> Path:
+        return self.out.with_suffix(".log")
+
+    def __call__(self, address: str) -> subprocess.Popen[bytes]:
+        environment = self.build.environment(**{ADDRESS: address})
+        with self.log.open("wb") as log:
+            return subprocess.Popen(
+                self.command, cwd=self.place, env=environment, stdout=log, stderr=subprocess.STDOUT
+            )
+
+    def last_line(self) -> str:
+        """What the run said last, and where the rest stands."""
+        lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return f"{lines[-1] if lines else 'it said nothing'} (log: {self.log})"
+
+
+def _launch(build: Build, candidate: Build, suite: str, work: Path, device: str) -> _Launch:
+    """A build measures its own suite and prompts where it has them."""
+    own = suite.endswith(".toml") or (build.root / _SUITES / f"{suite}.toml").exists()
+    place = build.root if own else candidate.root
+    named = suite if own else str(candidate.root / _SUITES / f"{suite}.toml")
+    out = work.resolve() / build.name
+    options = ("--suite", named, "--root", str(place), "--out", str(out), "--device", device)
+    return _Launch(build, (str(build.python), "-m", "draftboard", "run", *options), place, out)

@@ -1,0 +1,135 @@
+"""`results/accepted.toml`: which run of an arm is the fixed base of comparisons, and why; and floors.
+
+Only `draftboard gate --accept` moves an entry, so a base never creeps along with what is measured by it.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from draftboard.errors import UserError
+from draftboard.record.codec import from_json
+from draftboard.record.records import Arm, RunRecord
+from draftboard.record.store import Store, load
+
+FILE = "accepted.toml"
+HEAD = "# The fixed bases of `draftboard gate`. Entries are moved by `draftboard gate --accept` only.\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The run that one arm is measured by, on one machine."""
+
+    target: str
+    task: str
+    arm: str
+    """Drafter and K, such as `plain-k4`."""
+    fingerprint: str
+    arm_id: str
+    run: str
+    accepted_utc: str
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The least acceptance length that an arm may have on a task, on any machine."""
+
+    target: str
+    task: str
+    arm: str
+    acceptance_length: float
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The file's content."""
+
+    accepted: tuple[Accepted, ...] = ()
+    floors: tuple[Floor, ...] = ()
+
+    def floors_by_place(self) -> dict[tuple[str, str], float]:
+        """Acceptance length by task and arm; of several targets' floors the least."""
+        found: dict[tuple[str, str], float] = {}
+        for one in self.floors:
+            place = (one.task, one.arm)
+            found[place] = min(one.acceptance_length, found.get(place, one.acceptance_length))
+        return found
+
+
+def read_ledger(results: Path) -> Ledger:
+    """The ledger of a results folder, empty where there is no file. Raises UserError naming file and key."""
+    path = results / FILE
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Ledger()
+    except ValueError as error:
+        raise UserError(f"{path}: not TOML ({error}); a merge conflict? restore the file") from None
+    return from_json(Ledger, data, str(path))
+
+
+def write_ledger(results: Path, ledger: Ledger) -> Path:
+    """Writes the ledger, entries sorted, so that two branches that move different arms merge."""
+    tables: list[tuple[str, Accepted | Floor]] = [
+        ("accepted", one) for one in sorted(ledger.accepted, key=_order)
+    ]
+    tables += [("floors", one) for one in sorted(ledger.floors, key=_order)]
+    text = HEAD + "".join(f"\n[[{name}]]\n{_lines(one)}" for name, one in tables)
+    path = results / FILE
+    temporary = path.with_suffix(".tmp")
+    results.mkdir(parents=True, exist_ok=True)
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+    return path
+
+
+def accepted_runs(results: Path, fingerprint: str) -> list[tuple[RunRecord, Sequence[Arm]]]:
+    """The accepted runs of one machine, each with its baseline and its accepted arms only. Raises UserError
+    for an entry whose run or arm is not there."""
+    wanted: dict[str, list[Accepted]] = {}
+    for one in read_ledger(results).accepted:
+        if one.fingerprint == fingerprint:
+            wanted.setdefault(one.run, []).append(one)
+    return [_load(Store(results), run, entries) for run, entries in wanted.items()]
+
+
+def beside(
+    results: Path, runs: Sequence[tuple[RunRecord, Sequence[Arm]]], tasks: Collection[str] | None
+) -> list[tuple[RunRecord, Sequence[Arm]]]:
+    """The accepted runs to compare `runs` with: those of their machine and target, on `tasks` only where a
+    part of the tasks was asked for."""
+    machines = dict.fromkeys(run.fingerprint for run, _ in runs)
+    targets = {run.target.id for run, _ in runs}
+    found = (one for machine in machines for one in accepted_runs(results, machine))
+    return [
+        (run, arms)
+        for run, arms in found
+        if run.target.id in targets and (tasks is None or run.task.name in tasks)
+    ]
+
+
+def _load(store: Store, run_id: str, entries: Sequence[Accepted]) -> tuple[RunRecord, Sequence[Arm]]:
+    run, arms = load(store.find(run_id).path)
+    missing = [one.arm for one in entries if one.arm_id not in run.arms]
+    if missing:
+        raise UserError(f"{store.root / FILE}: run {run_id} has no arm {missing[0]} as accepted; accept anew")
+    kept = [arm for arm in arms if arm.id == run.baseline or arm.id in {one.arm_id for one in entries}]
+    return replace(run, arms=tuple(arm.id for arm in kept)), kept
+
+
+def _order(one: Accepted | Floor) -> tuple[str, ...]:
+    fingerprint = one.fingerprint if isinstance(one, Accepted) else ""
+    return one.target, one.task, one.arm, fingerprint
+
+
+def _lines(one: Any) -> str:
+    """A flat table. A JSON string is a TOML string."""
+    values = ((f.name, getattr(one, f.name)) for f in fields(one))
+    return "".join(f"{name} = {json.dumps(value, ensure_ascii=True)}\n" for name, value in values)

@@ -1,0 +1,125 @@
+"""The accepted record: who may become it, what keeps it, and the gate against it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from draftboard.cli import app
+from draftboard.errors import UserError
+from draftboard.judge.accepting import accept
+from draftboard.judge.pairing import Run
+from draftboard.record.accepted import FILE, Floor, Ledger, accepted_runs, read_ledger, write_ledger
+from draftboard.record.environment import Environment
+from draftboard.record.store import Store
+from record_factory import ENVIRONMENT
+from sides import side
+
+NOW = "2026-03-01T00:00:00+00:00"
+
+
+def good(seed: int = 1, **changes: Any) -> Run:
+    """A run that nothing speaks against."""
+    return side(seed, prompts=16, repeats=1, **changes)
+
+
+def changed(**changes: Any) -> Environment:
+    return replace(ENVIRONMENT, **changes)
+
+
+def test_the_newest_run_is_accepted_with_its_reason_and_a_floor(tmp_path: Path) -> None:
+    ledger = accept(Ledger(), [good(id="old"), good(id="new")], "guess-k4", " first ", NOW)
+    (entry,), (floor,) = ledger.accepted, ledger.floors
+    assert (entry.run, entry.arm, entry.because, entry.task) == ("new", "guess-k4", "first", "chat")
+    assert floor.acceptance_length == pytest.approx(1 + 0.8 * 3)
+    write_ledger(tmp_path, ledger)
+    assert read_ledger(tmp_path) == ledger
+
+
+def test_a_floor_stays_when_the_base_moves() -> None:
+    ledger = Ledger(floors=(Floor("tiny-target", "chat", "guess-k4", 3.9, "by hand"),))
+    moved = accept(ledger, [good(accepted=2)], "guess", "slower but right", NOW)
+    assert [one.acceptance_length for one in moved.floors] == [3.9]
+    assert moved.floors_by_place() == {("chat", "guess-k4"): 3.9}
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        (good(arm={"error": "boom"}), "failed: boom"),
+        (good(indicative=True), "indicative"),
+        (side(1, prompts=8), "8 prompts"),
+        (good(prompt_ids=tuple(f"p{i}" for i in range(20))), "only 16 of the run's 20 prompts"),
+        (good(environment=changed(git_dirty=True)), "local changes"),
+        (good(environment=changed(git_sha=None, git_dirty=None)), "commit is not known"),
+    ],
+    ids=["failed", "indicative", "few prompts", "partial", "dirty", "no git"],
+)
+def test_a_run_with_anything_against_it_is_never_accepted(run: Run, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        accept(Ledger(), [good(id="older"), run], "guess-k4", "why not", NOW)
+
+
+def test_a_reason_and_a_known_arm_are_needed() -> None:
+    with pytest.raises(UserError, match="needs a reason"):
+        accept(Ledger(), [good()], "guess-k4", "  ", NOW)
+    with pytest.raises(UserError, match="did you mean 'guess-k4'"):
+        accept(Ledger(), [good()], "guess-k5", "because", NOW)
+    with pytest.raises(UserError, match="have: none"):
+        accept(Ledger(), [], "guess-k4", "because", NOW)
+
+
+def test_a_conflict_in_the_ledger_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text("<<<<<<< ours\n")
+    with pytest.raises(UserError, match="not TOML"):
+        read_ledger(tmp_path)
+
+
+def test_other_machines_have_other_bases(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.write_run(*good(id="here"))
+    ledger = accept(Ledger(), [good(id="here")], "guess", "first", NOW)
+    write_ledger(tmp_path, ledger)
+    assert [run.id for run, _ in accepted_runs(tmp_path, "f" * 12)] == ["here"]
+    assert accepted_runs(tmp_path, "e" * 12) == []
+
+
+def call(root: Path, *words: str) -> Result:
+    return CliRunner().invoke(app, ["gate", *words, "--root", str(root)])
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    store = Store(tmp_path / "results")
+    store.write_run(*good(id="first"))
+    for word, slow_arm in (("same", 1.0), ("slow", 1.3), ("creep", 1.045)):
+        made = good(len(word) + int(slow_arm * 100), slow_arm=slow_arm, id=word)
+        Store(tmp_path / word).write_run(*made)
+    return tmp_path
+
+
+def test_first_run_then_accept_then_pass(root: Path) -> None:
+    stored = ("--against", "accepted", "--candidate", str(root / "same"), "--history")
+    assert call(root, *stored).exit_code == 5
+    assert call(root, "--accept", "guess-k4", "--because", "first").exit_code == 0
+    assert call(root, "--accept", "plain", "--because", "first").exit_code == 0
+    shown = call(root, *stored)
+    assert (shown.exit_code, "pass (exit code 0" in shown.output) == (0, True)
+    assert len(list((root / "results" / "history").iterdir())) == 2
+
+
+@pytest.mark.parametrize("word", ["slow", "creep"])
+def test_one_stored_measurement_raises_a_doubt_and_no_verdict(root: Path, word: str) -> None:
+    """Nothing can be measured again, so a slowdown stays unconfirmed."""
+    call(root, "--accept", "guess-k4", "--because", "first")
+    call(root, "--accept", "plain", "--because", "first")
+    assert call(root, "--candidate", str(root / word)).exit_code == 3
+
+
+def test_sides_that_make_no_sense_together(root: Path) -> None:
+    shown = call(root, "--against", "HEAD", "--candidate", "x")
+    assert isinstance(shown.exception, UserError)

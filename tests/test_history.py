@@ -1,0 +1,113 @@
+"""The history: files that never conflict, read strictly and in order; and steps, not spikes."""
+
+from __future__ import annotations
+
+import json
+import random
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from draftboard.errors import UserError
+from draftboard.judge.findings import Limits
+from draftboard.judge.gate import Trial
+from draftboard.judge.history import find_steps
+from draftboard.judge.logbook import entry
+from draftboard.record.history import FOLDER, Ruled, append, read
+from sides import side
+
+AT = "2026-03-01T00:00:00+00:00"
+
+
+@pytest.fixture(scope="module")
+def ruled() -> Ruled:
+    found = entry(Trial(Limits(), one_machine=True).add([side(1)], [side(2)]), "accepted", AT)
+    assert found is not None
+    return found
+
+
+def test_a_ruling_is_kept_as_it_was(ruled: Ruled, tmp_path: Path) -> None:
+    append(tmp_path, ruled)
+    assert read(tmp_path) == [ruled]
+    assert (ruled.outcome, len(ruled.arms), ruled.commit) == ("pass", 2, "0" * 40)
+
+
+def test_nothing_measured_is_no_entry() -> None:
+    assert entry(Trial(Limits(), one_machine=True).add([], []), "accepted", AT) is None
+
+
+def test_writers_at_once_make_files_of_their_own(ruled: Ruled, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        paths = set(pool.map(lambda _: append(tmp_path, ruled), range(40)))
+    assert len(paths) == len(read(tmp_path)) == 40
+
+
+def test_order_is_by_the_moment_and_not_by_its_spelling(ruled: Ruled, tmp_path: Path) -> None:
+    moments = ["2026-03-01T05:00:00+05:30", "2026-03-01T00:00:00Z", "2026-02-28T20:00:00-05:00"]
+    for moment in reversed(moments):
+        append(tmp_path, replace(ruled, created_utc=moment))
+    assert [one.created_utc for one in read(tmp_path)] == moments
+
+
+def test_a_time_without_a_zone_is_refused(ruled: Ruled, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="with its zone"):
+        append(tmp_path, replace(ruled, created_utc="2026-03-01T00:00:00"))
+
+
+def test_nan_is_never_written(ruled: Ruled, tmp_path: Path) -> None:
+    broken = replace(ruled, arms=(replace(ruled.arms[0], speedup=float("nan")),))
+    with pytest.raises(ValueError, match="nan"):
+        append(tmp_path, broken)
+    assert not list(tmp_path.rglob("*.json"))
+
+
+@pytest.mark.parametrize("text", ["<<<<<<< ours\n{}", '{"schema": 1}', ""])
+def test_a_broken_file_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "x.json").write_text(text)
+    with pytest.raises(UserError, match=r"x\.json"):
+        read(tmp_path)
+
+
+def test_another_format_is_refused(ruled: Ruled, tmp_path: Path) -> None:
+    path = append(tmp_path, ruled)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "schema": 9}))
+    with pytest.raises(UserError, match="format 9 is unknown"):
+        read(tmp_path)
+
+
+def level(value: float, count: int, seed: int = 0, noise: float = 0.005) -> list[float]:
+    dice = random.Random(seed)
+    return [value * dice.gauss(1, noise) for _ in range(count)]
+
+
+def test_a_step_is_found_where_it_is() -> None:
+    (step,) = find_steps([*level(10, 8), *level(9, 8, 1)])
+    assert step.index == 8
+    assert (step.before, step.after) == (pytest.approx(10, rel=0.01), pytest.approx(9, rel=0.01))
+
+
+def test_two_steps() -> None:
+    found = find_steps([*level(10, 6), *level(9, 6, 1), *level(11, 6, 2)])
+    assert [step.index for step in found] == [6, 12]
+
+
+@pytest.mark.parametrize("place", range(12))
+def test_a_lone_spike_is_no_step(place: int) -> None:
+    values = level(10, 12)
+    values[place] *= 1.5
+    assert find_steps(values) == ()
+
+
+def test_no_step_in_a_steady_series_nor_between_two_modes() -> None:
+    assert find_steps(level(10, 40)) == ()
+    dice = random.Random(3)
+    assert find_steps([dice.choice([22.5, 25.5]) for _ in range(40)]) == ()
+
+
+def test_unknown_values_are_passed_over() -> None:
+    values: list[float | None] = [*level(10, 5), None, 0.0, *level(8, 5, 1)]
+    assert [step.index for step in find_steps(values)] == [7]
+    assert find_steps([]) == find_steps([None]) == ()

@@ -1,0 +1,207 @@
+"""Builds side by side: whose turn it is, which code a build runs, and what happens when a run ends badly."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from draftboard.errors import UserError
+from draftboard.measure import builds, runner, versus
+from draftboard.measure.builds import Build, at_commit, packages_key, this_checkout
+from draftboard.measure.plan import Plan
+from draftboard.measure.referee import Contender, take_turns
+from draftboard.measure.turnstile import ADDRESS, ASK, GO, Turnstile
+from draftboard.record.records import Sampling
+from draftboard.record.store import Store
+from draftboard.record.suites import ArmSpec
+from tiny_folder import save_task, save_tiny_folder
+
+ROOT = Path(__file__).resolve().parents[1]
+FAKE_RUN = """
+import sys
+sys.path.insert(0, {harness!r})
+from draftboard.measure.turnstile import Turnstile
+name, log, workers, turns = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+def note(word):
+    with open(log, "a") as file:
+        file.write(f"{{name}} {{word}}\\n")
+for worker in range(workers):
+    turnstile = Turnstile()
+    for turn in range(turns):
+        turnstile.wait()
+        note("begin")
+        note("end")
+    turnstile.wait()
+    note("close")
+    turnstile._line.close()
+"""
+
+
+def fake_run(name: str, log: Path, workers: int, turns: int) -> Callable[[str], subprocess.Popen[bytes]]:
+    script = FAKE_RUN.format(harness=str(ROOT / "harness"))
+    command = [sys.executable, "-c", script, name, str(log), str(workers), str(turns)]
+    return lambda address: subprocess.Popen(command, env={**os.environ, ADDRESS: address})
+
+
+@pytest.mark.parametrize(("workers", "turns"), [((1, 1), (5, 5)), ((2, 2), (3, 3)), ((1, 1), (2, 6))])
+def test_turns_never_overlap_and_nobody_runs_ahead(
+    workers: tuple[int, int], turns: tuple[int, int], tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    both = [
+        Contender(tmp_path / name, fake_run(name, log, workers[i], turns[i])) for i, name in enumerate("ab")
+    ]
+    take_turns(both, seed=3)
+    assert [one.process.wait() for one in both] == [0, 0]
+    for one in both:
+        one.stop()
+    lines = log.read_text().split("\n")[:-1]
+    begun = {"a": 0, "b": 0}
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        name, word = line.split()
+        if word == "begin":
+            assert following == f"{name} end"
+            begun[name] += 1
+            if max(begun.values()) <= min(turns):
+                assert abs(begun["a"] - begun["b"]) <= 1
+    assert begun == {"a": workers[0] * turns[0], "b": workers[1] * turns[1]}
+
+
+def test_the_order_within_a_round_is_drawn(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    both = [Contender(tmp_path / name, fake_run(name, log, 1, 12)) for name in "ab"]
+    take_turns(both, seed=0)
+    for one in both:
+        one.stop()
+    first = [line[0] for line in log.read_text().splitlines() if line.endswith("begin")][::2]
+    assert set(first) == {"a", "b"}
+
+
+def test_a_run_that_dies_ends_the_waiting(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    dead = Contender(tmp_path / "dead", lambda address: subprocess.Popen(["false"]))
+    alive = Contender(tmp_path / "alive", fake_run("a", log, 1, 2))
+    take_turns([dead, alive], seed=0)
+    assert log.read_text().count("begin") == 2
+    assert (dead.process.wait(), alive.process.wait()) == (1, 0)
+    for one in (dead, alive):
+        one.stop()
+
+
+def test_without_a_referee_the_turnstile_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ADDRESS, raising=False)
+    Turnstile().wait()
+
+
+def test_a_referee_that_is_gone_stops_the_run(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "line"))
+        server.listen()
+        turnstile = Turnstile(str(tmp_path / "line"))
+        server.accept()[0].close()
+    with pytest.raises((UserError, BrokenPipeError)):
+        turnstile.wait()
+
+
+def test_a_run_asks_before_each_turn_and_after_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = str(save_tiny_folder(tmp_path / "target"))
+    save_task(tmp_path, prompts=2)
+    asked: list[bytes] = []
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(tmp_path / "line"))
+    server.listen()
+
+    def answer() -> None:
+        line, _ = server.accept()
+        while word := line.recv(1):
+            asked.append(word)
+            line.sendall(GO)
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    monkeypatch.setenv(ADDRESS, str(tmp_path / "line"))
+    arms = (ArmSpec("none"), ArmSpec("ngram", 3))
+    plan = Plan(
+        "test", True, target, None, "float32", "cpu", "draftboard_drafters", "none", "small", str(tmp_path),
+        None, 4, 2, 0, Sampling(), arms,
+    )  # fmt: skip
+    runner.run_plan(plan, Store(tmp_path / "results"), lambda event: None, start_method="fork")
+    thread.join(10)
+    server.close()
+    assert asked == [ASK] * (2 * 2 * 2 + 1)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A repository of two commits; the second pins other packages."""
+    root = tmp_path / "checkout"
+    (root / "harness/draftboard").mkdir(parents=True)
+    (root / "harness/draftboard/__init__.py").write_text("WHO = 'first'\n")
+    (root / "pyproject.toml").write_text('[project]\nname = "x"\nversion = "1"\ndependencies = ["torch"]\n')
+    (root / "constraints.txt").write_text("torch==1\n")
+    for word in ("first", "second"):
+        (root / "harness/draftboard/__init__.py").write_text(f"WHO = {word!r}\n")
+        for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", word], ["tag", word]):
+            own = ["-c", "user.name=a", "-c", "user.email=a@b"]
+            subprocess.run(["git", "-C", str(root), *own, *command], check=True)
+    return root
+
+
+def test_a_commit_is_built_once_in_a_worktree_of_its_own(checkout: Path, tmp_path: Path) -> None:
+    base = at_commit("first", checkout, tmp_path / "cache")
+    assert base == at_commit("first", checkout, tmp_path / "cache")
+    assert base.python == Path(sys.executable)
+    assert (base.root / "harness/draftboard/__init__.py").read_text() == "WHO = 'first'\n"
+    assert base.root.is_relative_to(tmp_path / "cache")
+
+
+def test_a_builds_own_code_is_imported(checkout: Path, tmp_path: Path) -> None:
+    base, own = at_commit("first", checkout, tmp_path / "cache"), this_checkout(checkout)
+    script = "import draftboard; print(draftboard.WHO)"
+    said = [
+        subprocess.run([b.python, "-c", script], env=b.environment(), capture_output=True, text=True).stdout
+        for b in (base, own)
+    ]
+    assert said == ["first\n", "second\n"]
+
+
+def test_other_pins_need_an_environment_of_their_own(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Path] = []
+    monkeypatch.setattr(builds, "_install", lambda build, folder: (folder.mkdir(), made.append(folder)))
+    before = packages_key(checkout)
+    (checkout / "constraints.txt").write_text("torch==2\n")
+    assert packages_key(checkout) != before
+    found = [at_commit("first", checkout, tmp_path / "cache").python for _ in range(2)]
+    assert found == [tmp_path / "cache/environments" / before / "bin/python"] * 2
+    assert len(made) == 1
+
+
+def test_a_commit_that_is_not_there(checkout: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no commit 'nothing'"):
+        at_commit("nothing", checkout, tmp_path / "cache")
+
+
+def test_a_build_without_a_turnstile_is_refused(checkout: Path, tmp_path: Path) -> None:
+    one = this_checkout(checkout)
+    with pytest.raises(UserError, match="cannot take turns"):
+        next(versus.sessions(one, one, "gate", tmp_path / "work"))
+
+
+def test_a_run_that_ends_badly_is_told_with_its_last_line(tmp_path: Path) -> None:
+    script = tmp_path / "python"
+    script.write_text("#!/bin/sh\necho first; echo no such suite; exit 2\n")
+    script.chmod(0o755)
+    pair = Build("base", ROOT, script), Build("candidate", ROOT, script)
+    with pytest.raises(UserError, match=r"base build's run ended with code 2: no such suite \(log: "):
+        versus.measure_session(pair, "gate", tmp_path / "work", "cpu", 0)
