@@ -168,11 +168,14 @@ def test_a_chosen_arm_keeps_the_options_of_the_suite(suite: Suite) -> None:
     assert [arm.options for arm in suite.choose(["lookup"], [1]).arms] == [{}, LOOKUP]
 
 
+TRAINED = [("draft_model", 2), ("eagle3", 2), ("mtp", 2), ("dflash", 3), ("dspark", 3)]
+
+
 @pytest.mark.parametrize(
     "name, limit, max_new_tokens, indicative, ks",
     [
         ("smoke", 1, 8, True, [4]),
-        ("quick", 6, 96, True, [4, 8]),
+        ("quick", 3, 64, True, [8]),
         ("standard", 32, 128, False, [3, 7]),
     ],
 )
@@ -181,9 +184,17 @@ def test_the_shipped_suites_are_what_the_documents_say(
 ) -> None:
     suite = load_suite(name)
     assert (suite.limit, suite.max_new_tokens, suite.indicative) == (limit, max_new_tokens, indicative)
-    assert arms(suite) == [("none", None), *(("ngram", k) for k in ks)]
+    trained = [] if name == "smoke" else TRAINED
+    assert arms(suite) == [("none", None), *trained, *(("ngram", k) for k in ks)]
     assert (suite.baseline, suite.tasks, suite.temperature) == ("none", ("chat", "code", "copy"), 0.0)
     assert suite.target == "smollm2-135m-instruct-q4_1"
+
+
+def test_another_target_leaves_out_the_arms_that_only_fit_the_suites_own() -> None:
+    quick = load_suite("quick")
+    assert {arm.target for arm in quick.arms} == {None, quick.target}
+    assert arms(quick.override(target="some-org/some-model")) == [("none", None), ("ngram", 8)]
+    assert arms(quick.override(target=quick.target, limit=2)) == arms(quick)
 
 
 def test_every_suite_in_the_folder_can_be_read() -> None:

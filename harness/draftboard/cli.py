@@ -107,6 +107,8 @@ def run(
     options, command, where = _options(option), _command_line(), out or root / "results"
     names, ks = _words(drafter) or (), _numbers(k)
     plans = commands.make_plans(suite, changes, names, ks, options, root, device, command)
+    if note := commands.left_out(suite, plans):
+        Console().print(note, highlight=False)
     if dry_run:
         cells.show(estimate.cells(plans, _store(where)), Console())
     else:

@@ -36,6 +36,15 @@ def make_plans(
     return plans(chosen, str(root), command, device)
 
 
+def left_out(suite: str, chosen: Sequence[Plan]) -> str | None:
+    """A sentence about arms of the suite that do not fit the target; None where all do."""
+    target = chosen[0].target
+    names = [arm.drafter for arm in load_suite(suite).arms if arm.target not in (None, target)]
+    if not names:
+        return None
+    return f"left out, since their weights are for another target than {target}: {', '.join(names)}"
+
+
 def _with_options(suite: Suite, options: Mapping[str, Any]) -> Suite:
     """Sets options on every arm but the baseline."""
     arms = tuple(

@@ -48,6 +48,9 @@ class ArmSpec:
     """Drafts a round; None leaves it to the drafter, which may have no such option."""
     options: dict[str, Json] = field(default_factory=dict)
     """Other options of the drafter's `build`."""
+    target: str | None = None
+    """The only target that the arm fits, such as the one that its weights were trained for; a suite that is
+    run on another one leaves it out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +104,9 @@ class Suite:
     def override(self, **changes: Any) -> Suite:
         """The suite with the given fields replaced; None means that the flag was not given.
 
-        A revision belongs to its target: another target without one loses the suite's. Raises UserError for
-        a field that does not exist or a value that makes no sense.
+        A revision belongs to its target: another target without one loses the suite's, and with it go the
+        arms that fit the suite's own target alone. Raises UserError for a field that does not exist or a
+        value that makes no sense.
         """
         fields = {f.name for f in dataclasses.fields(self)}
         for name in changes:
@@ -111,6 +115,7 @@ class Suite:
         given = {name: value for name, value in changes.items() if value is not None}
         if given.get("target", self.target) != self.target:
             given.setdefault("revision", None)
+            given["arms"] = tuple(arm for arm in self.arms if arm.target in (None, given["target"]))
         return dataclasses.replace(self, **given)
 
     def choose(self, drafters: Sequence[str] = (), ks: Sequence[int] = ()) -> Suite:
