@@ -120,6 +120,14 @@ def test_one_stored_measurement_raises_a_doubt_and_no_verdict(root: Path, word: 
     assert call(root, "--candidate", str(root / word)).exit_code == 3
 
 
+@pytest.mark.parametrize("left", [".partial/x.jsonl", "machine/run/guess-k4-arm00001.json"])
+def test_an_interrupted_candidate_is_no_pass(root: Path, left: str) -> None:
+    call(root, "--accept", "guess-k4", "--because", "first")
+    (root / "stopped" / left).parent.mkdir(parents=True)
+    (root / "stopped" / left).write_text("{")
+    assert call(root, "--candidate", str(root / "stopped")).exit_code == 5
+
+
 def test_sides_that_make_no_sense_together(root: Path) -> None:
     shown = call(root, "--against", "HEAD", "--candidate", "x")
     assert isinstance(shown.exception, UserError)

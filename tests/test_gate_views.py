@@ -1,0 +1,54 @@
+"""A ruling as a comment, as JUnit XML and as JSON, whatever an error's text holds."""
+
+from __future__ import annotations
+
+import json
+from xml.etree import ElementTree
+
+import pytest
+from rich.console import Console
+
+from draftboard.judge.findings import Limits
+from draftboard.judge.gate import Ruling, Trial
+from draftboard.show import comparison
+from draftboard.show.comparison_files import RULING_FORMATS
+from sides import side
+
+
+@pytest.fixture(scope="module")
+def failing() -> Ruling:
+    nasty = {"error": "boom <b>|\x00\x1b[31m\nover"}
+    return Trial(Limits(), one_machine=True).add([side(1)], [side(2, arm=nasty)])
+
+
+def test_the_comment_begins_with_its_mark_and_the_outcome(failing: Ruling) -> None:
+    first, second, *rest = RULING_FORMATS["markdown"](failing).splitlines()
+    assert first == comparison.MARKER
+    assert "regression (exit code 1, 1 session)" in second
+    text = "\n".join(rest)
+    assert "&lt;b&gt;\\|" in text and "<b>" not in text and "\x1b" not in text
+    told = text.partition("<details>")[0]
+    assert "guess-k4, presence: failed: boom" in told and "pass:" not in told
+
+
+def test_junit_can_be_parsed_and_tells_failures_from_doubts(failing: Ruling) -> None:
+    found = ElementTree.fromstring(RULING_FORMATS["junit"](failing))
+    failed = [case.get("name") for case in found if case.find("failure") is not None]
+    in_doubt = [case.get("name") for case in found if case.find("error") is not None]
+    assert failed == ["presence"] and "time" in in_doubt
+    assert (found.get("failures"), found.get("errors")) == ("1", str(len(in_doubt)))
+
+
+def test_json_holds_the_outcome_and_no_nan(failing: Ruling) -> None:
+    found = json.loads(RULING_FORMATS["json"](failing), parse_constant=pytest.fail)
+    assert (found["outcome"], found["exit_code"]) == ("regression", 1)
+    figures = {arm["arm"]: arm["figures"] for arm in found["arms"]}
+    assert figures["guess-k4"]["speedup"]["candidate"] is None
+    assert figures["guess-k4"]["speedup"]["missing"]
+
+
+def test_the_terminal_ends_with_the_outcome(failing: Ruling) -> None:
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(comparison.ruling(failing))
+    assert captured.get().rstrip().endswith("regression (exit code 1, 1 session)")
