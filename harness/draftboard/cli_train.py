@@ -15,7 +15,7 @@ HOOK = "training.commands"
 
 
 def train(
-    what: Annotated[str, typer.Argument(help="data, a method, all, or evaluate to judge what is trained.")],
+    what: Annotated[str, typer.Argument(help="data, a method, all; evaluate or tables for what is trained.")],
     target: Annotated[str | None, typer.Option(help="Target (default: the embedded one).")] = None,
     tokens: Annotated[
         int | None, typer.Option(help="Token visits of a method (default: its recipe's).")

@@ -35,6 +35,7 @@ from draftboard_drafters.training.parts import Parts, count, most_frequent, part
 from draftboard_drafters.training.replay import acceptance_length
 from draftboard_drafters.training.replies import Pair, Replies
 from draftboard_drafters.training.states import Layout, Store, fill, taps_of
+from draftboard_drafters.training.tables import tables
 
 MAX_NEW_TOKENS = 192
 LONGEST_PROMPT = 384
@@ -43,7 +44,7 @@ SLOTS = 64
 SAY_EVERY = 50
 HELD_OUT = 32
 """One text in so many judges the training and is not trained on."""
-DATA, EVERYTHING, EVALUATION = "data", "all", "evaluate"
+DATA, EVERYTHING, EVALUATION, TABLES = "data", "all", "evaluate", "tables"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +89,12 @@ def run(what: str, job: Job) -> None:
     if job.threads is not None:
         torch.set_num_threads(job.threads)
     known = modules()
-    if what not in (words := [DATA, EVERYTHING, EVALUATION, *known]):
+    if what not in (words := [DATA, EVERYTHING, EVALUATION, TABLES, *known]):
         raise unknown("training", what, words, "the recipes")
     if what in (DATA, EVERYTHING):
         make_data(job)
+    if what == TABLES:
+        job.say(tables(job.weights))
     if what == EVALUATION:
         evaluate_all(job)
     for method in in_order(known) if what == EVERYTHING else [what] if what in known else []:

@@ -8,6 +8,7 @@ frequent tokens and a fresh draw of others.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -99,6 +100,7 @@ class DraftModelRecipe:
         model.tie_weights()
         model.to(torch.bfloat16).save_pretrained(folder)
         load_tokenizer(self.parts.source, None).save_pretrained(folder)
+        _compact(folder / "tokenizer.json")
 
 
 def make(
@@ -106,6 +108,12 @@ def make(
 ) -> Recipe:
     """The recipe as shipped."""
     return DraftModelRecipe(parts, words, taps)
+
+
+def _compact(file: Path) -> None:
+    """The same JSON without its white space, which is more than half of it."""
+    whole = json.loads(file.read_text())
+    file.write_text(json.dumps(whole, separators=(",", ":"), ensure_ascii=False))
 
 
 def _trunk(parameters: Parameters) -> dict[str, Tensor]:
