@@ -103,7 +103,7 @@ def test_an_experiment_goes_on_where_it_stopped(
         seen.append(number)
         return {
             "experiment": experiment, "condition": "idle", "outcome": "pass" if number else "regression",
-            "sessions": 1, "seconds": 30.0, "pace": [0.01, 0.0, 0.02],
+            "sessions": 1, "seconds": 30.0, "pace": [0.01, 0.0, 0.02], "acceptance": {"guess-k4": 0.0},
         }  # fmt: skip
 
     monkeypatch.setattr(bench, "one_gate", one_gate)
@@ -116,4 +116,7 @@ def test_an_experiment_goes_on_where_it_stopped(
     assert [json.loads(line)["outcome"] for line in out.read_text().splitlines()] == [
         "regression", "pass", "pass",
     ]  # fmt: skip
-    assert "| null | idle | 3 | 1 | 2 | 0 |" in capsys.readouterr().out
+    assert (
+        "| null | idle | 3 | 1 | 2 | 0 | 0 | 0 | 1.0 | +1.0% (+1.0% to +1.0%) | +0.0% "
+        in capsys.readouterr().out
+    )

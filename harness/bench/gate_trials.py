@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[2]
 Make = Callable[[Build, Path], Build]
 """Makes a candidate of the base, in a folder."""
 
-SLOWER, EVERY = 0.08, 5
+SLOWER, EVERY = 0.08, 9
 CREEP = (0.03, 0.06, 0.09)
 OUTCOMES: tuple[Outcome, ...] = ("regression", "pass", "cannot tell", "not lossless", "nothing comparable")
 
@@ -148,7 +148,7 @@ def table(lines: list[dict[str, Any]]) -> str:
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for line in lines:
         groups.setdefault((line["experiment"], line["condition"]), []).append(line)
-    heads = ("experiment", "condition", "gates", *OUTCOMES, "sessions", "time change", "s a gate")
+    heads = ("experiment", "condition", "gates", *OUTCOMES, "sessions", "time", "E[L]", "s a gate")
     head = f"| {' | '.join(heads)} |"
     return "\n".join(
         [head, "| --- " * len(heads) + "|", *(_row(*key, found) for key, found in groups.items())]
@@ -157,11 +157,17 @@ def table(lines: list[dict[str, Any]]) -> str:
 
 def _row(experiment: str, condition: str, found: list[dict[str, Any]]) -> str:
     counts = [sum(one["outcome"] == word for one in found) for word in OUTCOMES]
-    paces = [np.expm1(one["pace"][0]) for one in found if one["pace"][0] is not None]
-    spread = f"{np.mean(paces):+.1%} ({min(paces):+.1%} to {max(paces):+.1%})" if paces else "unknown"
     means = [f"{np.mean([one[name] for one in found]):.1f}" for name in ("sessions", "seconds")]
-    cells = (experiment, condition, str(len(found)), *map(str, counts), means[0], spread, means[1])
+    paces = _spread([one["pace"][0] for one in found])
+    lengths = _spread([log for one in found for log in one["acceptance"].values()])
+    cells = (experiment, condition, str(len(found)), *map(str, counts), means[0], paces, lengths, means[1])
     return f"| {' | '.join(cells)} |"
+
+
+def _spread(logs: list[float | None]) -> str:
+    """Mean, least and largest of some changes, in percent."""
+    known = [np.expm1(log) for log in logs if log is not None]
+    return f"{np.mean(known):+.1%} ({min(known):+.1%} to {max(known):+.1%})" if known else "unknown"
 
 
 if __name__ == "__main__":
