@@ -129,6 +129,39 @@ def test_telemetry_warns_of_two_energies_of_zeros_and_of_unknown_company() -> No
     assert "gpu_busy_pct is 0 in every sample" in zeros and "not known" in company
 
 
+ODD = {
+    "j_per_token_gross": (telemetry(tokens=0), "no token was made within the window"),
+    "power_w": (telemetry(seconds=0.0), "the window has no length"),
+    "energy_integrated_j": (telemetry(DeviceWindow("GPU", "gpu", None, {})), "the record holds no power_w"),
+    "energy_counter_j": (
+        telemetry(gpu_window(energy_j=Series("J", "counter", "ok"))),
+        "the record holds 0 values at 0 moments",
+    ),
+}
+"""Records that no sampler of ours writes: a figure that is unknown then, and why."""
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_telemetry_of_odd_records_is_unknown_with_a_reason(name: str) -> None:
+    odd, why = ODD[name]
+    figure = getattr(summarise(odd, resting(60.0)), name)
+    assert figure.value is None and why in figure.missing
+    assert reasons(arms(odd), arms(odd)[1]) == ()
+
+
+def test_telemetry_at_rest_for_no_time_is_unknown() -> None:
+    rest = summarise(telemetry(), replace(resting(60.0), seconds=0.0))
+    assert (rest.idle_power_w.value, rest.j_per_token_net.value) == (None, None)
+    assert "no length" in (rest.idle_power_w.missing or "")
+    assert rest.j_per_token_gross.value is not None
+
+
+def test_telemetry_a_mean_over_no_time_and_unpaired_moments_are_unknown() -> None:
+    assert mean(gauge(*[1.0] * 20), 0.0).missing == "the window has no length"
+    torn = replace(gauge(*[1.0] * 20), at_s=(1.0,))
+    assert mean(torn, 10.0).missing == "the record holds 20 values at 1 moments"
+
+
 def arms(*windows: Telemetry | None) -> list[Any]:
     made = [make_arm([plain_trace()], id=f"arm{i}", telemetry=one) for i, one in enumerate(windows)]
     return [make_baseline([plain_trace()]), *made]
@@ -153,6 +186,16 @@ def test_telemetry_foreign_processes_throttling_clocks_and_few_samples_are_reaso
     assert "under 90% of the run's median (1980 MHz) in 25% of the samples" in fallen
     (few,) = reason(gpu_window(power_w=gauge(300.0)))
     assert few == "telemetry: only 1 samples of power_w in 10.0 s; 10 are needed"
+
+
+def test_telemetry_clocks_are_those_of_one_device_wherever_a_window_lists_it() -> None:
+    slow = gpu_window("slow", sm_clock_mhz=gauge(*[1000.0] * 20, unit="MHz"))
+    fast = gpu_window("fast")
+    run = arms(telemetry(fast, slow), telemetry(slow, fast), telemetry(slow))
+    assert [reasons(run, arm) for arm in run] == [()] * 4
+    alike = [replace(one, name="GPU", uuid_sha256=str(i)) for i, one in enumerate((fast, slow))]
+    run = arms(telemetry(*alike), telemetry(*reversed(alike)))
+    assert [reasons(run, arm) for arm in run] == [()] * 3
 
 
 def test_telemetry_idle_and_fixed_clocks_and_rare_falls_are_no_reason() -> None:

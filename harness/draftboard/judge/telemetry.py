@@ -17,6 +17,8 @@ PEAKS = ("temperature_c", "memory_used_bytes", "process_rss_bytes")
 """Quantities of which the largest reading is told, not the mean."""
 _NO_MEAN = ("clock_reasons",)
 _LOAD = ("gpu_busy_pct", "sm_util_pct", "power_w")
+_NO_TIME = "the window has no length"
+_NO_TOKENS = "no token was made within the window"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,31 +64,33 @@ def summarise(telemetry: Telemetry, idle: Window | None) -> Summary:
     """Every figure of an arm; `idle` is its run's window at rest."""
     window, tokens = telemetry.window, telemetry.tokens
     energy, rest = _over_gpus(window, energy_j), _rest(idle)
+    net = _sum([energy, _scaled(rest, -window.seconds, "J")])
     return Summary(
         seconds=window.seconds,
         replies=telemetry.replies,
         tokens=tokens,
         devices=tuple(_device(one, window.seconds) for one in window.devices),
-        power_w=_scaled(energy, 1 / window.seconds, "W"),
+        power_w=_rate(energy, window.seconds, "W", _NO_TIME),
         idle_power_w=rest,
         energy_counter_j=_over_gpus(window, counted_j),
         energy_integrated_j=_over_gpus(window, integrated_j),
-        j_per_token_gross=_scaled(energy, 1 / tokens, "J/token"),
-        j_per_token_net=_scaled(_sum([energy, _scaled(rest, -window.seconds, "J")]), 1 / tokens, "J/token"),
+        j_per_token_gross=_rate(energy, tokens, "J/token", _NO_TOKENS),
+        j_per_token_net=_rate(net, tokens, "J/token", _NO_TOKENS),
         warnings=tuple(_warnings(window)),
     )
 
 
 def mean(series: Series, seconds: float) -> Figure:
     """Mean over a window by the trapezoid rule; the outermost readings hold up to the window's edges."""
-    if series.status != "ok":
+    if _flaw(series):
         return _none(series)
     if series.kind == "mean":
         return Figure(series.values[-1], series.unit, 1)
     if len(series.values) < MIN_SAMPLES:
         missing = f"only {len(series.values)} samples; {MIN_SAMPLES} are needed"
         return Figure(None, series.unit, len(series.values), missing)
-    return Figure(_integral(series, seconds) / seconds, series.unit, len(series.values))
+    area = Figure(_integral(series, seconds), series.unit, len(series.values))
+    return _rate(area, seconds, series.unit, _NO_TIME)
 
 
 def energy_j(device: DeviceWindow, seconds: float) -> Figure:
@@ -97,8 +101,8 @@ def energy_j(device: DeviceWindow, seconds: float) -> Figure:
 
 def counted_j(device: DeviceWindow, seconds: float) -> Figure:
     """Joules from the counter's readings at the window's edges."""
-    series = device.series["energy_j"]
-    if series.status != "ok":
+    series = _series(device, "energy_j", "J")
+    if _flaw(series):
         return _none(series)
     joules = series.values[-1] - series.values[0]
     if len(series.values) != 2:
@@ -111,7 +115,7 @@ def counted_j(device: DeviceWindow, seconds: float) -> Figure:
 
 def integrated_j(device: DeviceWindow, seconds: float) -> Figure:
     """Joules from the integral of power."""
-    return _scaled(mean(device.series["power_w"], seconds), seconds, "J")
+    return _scaled(mean(_series(device, "power_w", "W"), seconds), seconds, "J")
 
 
 def _integral(series: Series, seconds: float) -> float:
@@ -128,14 +132,29 @@ def _device(device: DeviceWindow, seconds: float) -> DeviceSummary:
 
 
 def _peak(series: Series) -> Figure:
-    if series.status != "ok":
+    if _flaw(series):
         return _none(series)
     return Figure(max(series.values), series.unit, len(series.values))
 
 
+def _series(device: DeviceWindow, name: str, unit: str) -> Series:
+    """A quantity of a device; one that its record lacks was not sampled."""
+    lacking = Series(unit, "gauge", "not_sampled", detail=f"the record holds no {name}")
+    return device.series.get(name, lacking)
+
+
+def _flaw(series: Series) -> str | None:
+    """Why nothing can be reckoned from a series; None where it can."""
+    if series.status != "ok":
+        words = series.status.replace("_", " ")
+        return f"{words}: {series.detail}" if series.detail else words
+    if not series.values or len(series.values) != len(series.at_s):
+        return f"the record holds {len(series.values)} values at {len(series.at_s)} moments"
+    return None
+
+
 def _none(series: Series) -> Figure:
-    words = series.status.replace("_", " ")
-    return Figure(None, series.unit, 0, f"{words}: {series.detail}" if series.detail else words)
+    return Figure(None, series.unit, 0, _flaw(series))
 
 
 def _over_gpus(window: Window, read: Callable[[DeviceWindow, float], Figure]) -> Figure:
@@ -148,7 +167,7 @@ def _over_gpus(window: Window, read: Callable[[DeviceWindow, float], Figure]) ->
 def _rest(idle: Window | None) -> Figure:
     if idle is None:
         return Figure(None, "W", 0, "the devices were not sampled at rest")
-    return _scaled(_over_gpus(idle, energy_j), 1 / idle.seconds, "W")
+    return _rate(_over_gpus(idle, energy_j), idle.seconds, "W", _NO_TIME)
 
 
 def _sum(figures: list[Figure]) -> Figure:
@@ -163,6 +182,13 @@ def _sum(figures: list[Figure]) -> Figure:
 def _scaled(figure: Figure, factor: float, unit: str) -> Figure:
     value = None if figure.value is None else figure.value * factor
     return Figure(value, unit, figure.samples, figure.missing)
+
+
+def _rate(figure: Figure, divisor: float, unit: str, otherwise: str) -> Figure:
+    """A figure per something; unknown, because of `otherwise`, where there is none of that."""
+    if divisor > 0:
+        return _scaled(figure, 1 / divisor, unit)
+    return Figure(None, unit, figure.samples, figure.missing or otherwise)
 
 
 def _warnings(window: Window) -> Iterator[str]:
@@ -180,11 +206,11 @@ def _two_energies(device: DeviceWindow, seconds: float) -> Iterator[str]:
 
 def _zeros(device: DeviceWindow) -> Iterator[str]:
     for name in _LOAD:
-        values = device.series[name].values
+        values = _series(device, name, "").values
         if values and not any(values):
             yield f"{name} is 0 in every sample though kernels ran"
 
 
 def _strangers(device: DeviceWindow) -> Iterator[str]:
-    if device.series["foreign_processes"].status != "ok":
+    if _flaw(_series(device, "foreign_processes", "processes")):
         yield "whether others computed on it is not known"

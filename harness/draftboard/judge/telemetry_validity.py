@@ -31,9 +31,9 @@ def reasons(arms: Sequence[Arm], arm: Arm) -> tuple[str, ...]:
     if arm.telemetry is None:
         return ()
     window, found = arm.telemetry.window, []
-    for place, device in enumerate(window.devices):
+    for device in window.devices:
         found += [*_few(device, window), *_foreign(device), *_held_back(device)]
-        found += _fallen(device, _clocks_of_run(arms, place))
+        found += _fallen(device, _clocks_of_run(arms, device))
     return tuple(f"telemetry: {reason}" for reason in found)
 
 
@@ -73,9 +73,16 @@ def _fallen(device: DeviceWindow, all_clocks: Sequence[float]) -> Iterator[str]:
         )
 
 
-def _clocks_of_run(arms: Sequence[Arm], place: int) -> list[float]:
+def _clocks_of_run(arms: Sequence[Arm], device: DeviceWindow) -> list[float]:
+    """The SM clocks of one device in all windows of a run, wherever a window lists it."""
     windows = [arm.telemetry.window for arm in arms if arm.telemetry is not None]
-    return [clock for window in windows for clock in _values(window.devices[place], "sm_clock_mhz")]
+    same = [one for window in windows for one in window.devices if _identity(one) == _identity(device)]
+    return [clock for one in same for clock in _values(one, "sm_clock_mhz")]
+
+
+def _identity(device: DeviceWindow) -> str:
+    """The hash of its UUID; of those that have none, devices of one name are alike."""
+    return device.uuid_sha256 or f"{device.kind} {device.name}"
 
 
 def _values(device: DeviceWindow, name: str) -> tuple[float, ...]:
