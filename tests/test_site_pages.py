@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from draftboard.errors import UserError
+from draftboard.record.accepted import Accepted, Ledger, write_ledger
 from draftboard.record.store import Store
 from draftboard.record.telemetry import DeviceWindow, Series, Telemetry, Window
 from draftboard.show import site
@@ -46,7 +48,7 @@ def months(store: Store, count: int = 4, **changes) -> None:
 
 def test_a_trend_follows_the_commits_in_the_order_of_time(tmp_path):
     months(Store(tmp_path))
-    (arm,) = trends.make_trends(read_all(Store(tmp_path)), {"m1-chat"})
+    (arm,) = trends.make_trends(read_all(Store(tmp_path)), {("m1-chat", "arm00001-chat")})
     assert arm.title == "Guessing K=4, The chat task"
     assert [line[1] for line in arm.lines] == ["0000000*", "1111111", "2222222", "3333333"]
     assert [line[-1] for line in arm.lines] == ["", "accepted", "failed: out of memory", ""]
@@ -55,6 +57,37 @@ def test_a_trend_follows_the_commits_in_the_order_of_time(tmp_path):
         assert line[2].startswith(f"{row.speedup:.2f}x" if row.speedup else "–")
     chart = str(arm.charts[0])
     assert chart.count("<circle") == 3 and chart.count("dot marked") == 1 and 'class="band"' in chart
+
+
+def marked(out: Path) -> list[str]:
+    """Days of the runs that the trends page calls accepted; each has a marked point for both metrics."""
+    html = (out / "trends.html").read_text()
+    days = re.findall(r'">([\d-]+)</a></th>(?:<td>[^<]*</td>)*<td class="left">accepted<', html)
+    assert html.count("dot marked") == 2 * len(days)
+    return days
+
+
+def accept(store: Store, run: str, arm: str = "arm00001-chat") -> None:
+    entry = Accepted("tiny-target", "chat", "guess-k4", "f" * 12, arm, run, "2026-05-01T00:00:00Z", "a base")
+    write_ledger(store.root, Ledger((entry,)))
+
+
+def test_the_accepted_run_is_marked_and_the_mark_moves_with_the_ledger(tmp_path):
+    store, out = Store(tmp_path / "results"), tmp_path / "out"
+    months(store)
+    site.build(store, out, ROOT)
+    assert marked(out) == []
+    accept(store, "m1-chat")
+    with pytest.raises(UserError, match=r"trends\.html, line .* build the page again"):
+        site.verify(store, out, ROOT)
+    site.build(store, out, ROOT)
+    assert marked(out) == ["2026-02-01"] and site.verify(store, out, ROOT)
+    accept(store, "m3-chat")
+    site.build(store, out, ROOT)
+    assert marked(out) == ["2026-04-01"]
+    accept(store, "m3-chat", arm="another-arm")
+    site.build(store, out, ROOT)
+    assert marked(out) == []
 
 
 def test_other_machines_and_settings_are_other_trends(tmp_path):

@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from draftboard.errors import UserError
+from draftboard.record.accepted import read_ledger
 from draftboard.record.store import Store, load
 from draftboard.show.collect import RunRows, summarise
 from draftboard.show.web import cache, shared
@@ -28,13 +29,18 @@ def build(store: Store, out: Path, root: Path, base_url: str = "") -> Path:
     last = cache.load(out, renderer.stamp)
     runs = _runs(renderer, dict(_folders(store)), last)
     written = [name for run in runs.values() for name in run.pages]
-    for name, text in shared.pages(renderer, [run.rows for run in runs.values()]):
+    for name, text in shared.pages(renderer, [run.rows for run in runs.values()], _accepted(store)):
         cache.write(out / name, text)
         written.append(name)
     for name in set(last.written) - set(written):
         (out / name).unlink(missing_ok=True)
     cache.save(out, renderer.stamp, runs, written)
     return out / FRONT
+
+
+def _accepted(store: Store) -> set[tuple[str, str]]:
+    """Run and arm of everything that changes are compared with."""
+    return {(one.run, one.arm_id) for one in read_ledger(store.root).accepted}
 
 
 def _folders(store: Store) -> Iterator[tuple[str, Path]]:
@@ -96,7 +102,7 @@ def _all_pages(renderer: Renderer, store: Store) -> Iterator[tuple[str, str]]:
         run, arms = load(records)
         found.append(summarise(folder, run, arms))
         yield from run_pages(renderer, folder, found[-1], arms)
-    yield from shared.pages(renderer, found)
+    yield from shared.pages(renderer, found, _accepted(store))
 
 
 def _compare(file: Path, expected: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from draftboard.judge.lossless import DEFINITION as LOSSLESS
 from draftboard.judge.metrics import METRICS
@@ -21,14 +21,16 @@ TAKEN = (*FIELDS[: FIELDS.index("run") + 1], "arm", "origin", "indicative", "rea
 """Fields of a row that can be taken away from the front page; `draftboard results` gives all."""
 
 
-def pages(renderer: Renderer, found: Sequence[RunRows]) -> Iterator[tuple[str, str]]:
-    """Paths and texts."""
+def pages(
+    renderer: Renderer, found: Sequence[RunRows], accepted: Collection[tuple[str, str]]
+) -> Iterator[tuple[str, str]]:
+    """Paths and texts. `accepted` has run and arm of what changes are compared with."""
     front = make_front(found)
     rows = [[record[name] for name in TAKEN] for record in records(front.records)]
     data = {"fields": TAKEN, "rows": rows}
     yield "index.html", renderer.page("index.html.j2", "index.html", front=front, data=data)
     yield "definitions.html", renderer.page("definitions.html.j2", "definitions.html", terms=definitions())
-    yield "trends.html", _trends(renderer, found)
+    yield "trends.html", _trends(renderer, found, accepted)
     for one in DOCUMENTS:
         text = documents.render(one, renderer.root)
         yield one.path, renderer.page("document.html.j2", one.path, title=one.title, text=text)
@@ -36,8 +38,8 @@ def pages(renderer: Renderer, found: Sequence[RunRows]) -> Iterator[tuple[str, s
     yield from renderer.assets().items()
 
 
-def _trends(renderer: Renderer, found: Sequence[RunRows]) -> str:
-    made = make_trends(found, ())
+def _trends(renderer: Renderer, found: Sequence[RunRows], accepted: Collection[tuple[str, str]]) -> str:
+    made = make_trends(found, accepted)
     times = sum(len(trend.lines) for trend in made)
     once = sum(not row.baseline for one in found for row in one.rows) - times
     return renderer.page("trends.html.j2", "trends.html", trends=made, once=once, plotted=PLOTTED)

@@ -43,14 +43,16 @@ class Trend:
     pages: tuple[str, ...]
 
 
-def make_trends(found: Sequence[RunRows], accepted: Collection[str]) -> tuple[Trend, ...]:
+def make_trends(found: Sequence[RunRows], accepted: Collection[tuple[str, str]]) -> tuple[Trend, ...]:
     """A trend for each drafting arm with two runs or more in one setting, runs oldest first. `accepted` has
-    the ids of the runs that changes are compared with."""
+    run and arm of those that changes are compared with."""
     groups: dict[Hashable, list[Measured]] = {}
     for one in found:
         for entry in (entry for entry in one.entries if not entry.row.baseline):
             key = settings.setting(entry.row), entry.row.indicative, entry.row.arm
-            groups.setdefault(key, []).append(Measured(one.run, entry, one.run.id in accepted))
+            groups.setdefault(key, []).append(
+                Measured(one.run, entry, (one.run.id, entry.row.arm) in accepted)
+            )
     return tuple(_trend(group) for group in groups.values() if len(group) > 1)
 
 
