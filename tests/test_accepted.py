@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 from draftboard.cli import app
 from draftboard.errors import UserError
 from draftboard.judge.accepting import accept
+from draftboard.judge.gate import Trial
 from draftboard.judge.pairing import Run
 from draftboard.record.accepted import FILE, Floor, Ledger, accepted_runs, read_ledger, write_ledger
 from draftboard.record.environment import Environment
@@ -126,6 +127,14 @@ def test_an_interrupted_candidate_is_no_pass(root: Path, left: str) -> None:
     (root / "stopped" / left).parent.mkdir(parents=True)
     (root / "stopped" / left).write_text("{")
     assert call(root, "--candidate", str(root / "stopped")).exit_code == 5
+
+
+def test_an_interrupted_gate_is_no_regression(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*sides: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Trial, "add", stopped)
+    assert call(root, "--candidate", str(root / "same")).exit_code == 130
 
 
 def test_sides_that_make_no_sense_together(root: Path) -> None:

@@ -14,6 +14,8 @@ from rich.console import Console
 
 from draftboard.errors import UserError, unknown
 
+INTERRUPTED = 130
+
 Root = Annotated[Path, typer.Option(help="The checkout: where tasks/, results/ and site/ lie.")]
 Out = Annotated[Path | None, typer.Option(help="File for --format, instead of the screen.")]
 
@@ -88,7 +90,11 @@ def gate(
         if beside
         else _beside_accepted(suite or "standard", candidate, root, work, device)
     )
-    ruling = Trial(limits, one_machine=beside).over(sessions)
+    try:
+        ruling = Trial(limits, one_machine=beside).over(sessions)
+    except KeyboardInterrupt:
+        Console(stderr=True).print(f"interrupted; nothing was judged, what was measured lies in {work}")
+        raise typer.Exit(INTERRUPTED) from None
     if history:
         _remember(ruling, against, results)
     _write(ruling, format, out, decided=True)
