@@ -166,13 +166,18 @@ def gpu(busy: float, watts: float) -> Telemetry:
         "gpu_busy_pct": gauge(busy, "%"),
         "power_w": gauge(watts, "W"),
         "energy_j": Series("J", "counter", "unsupported", detail="no counter"),
-        "sm_util_pct": Series("%", "mean", "ok", values=(12.5,)),
+        "sm_util_pct": Series("%", "mean", "ok", at_s=(10.0,), values=(12.5,)),
         "dram_bandwidth_pct": Series("% of peak", "mean", "no_permission"),
         "foreign_processes": Series("processes", "gauge", "ok", at_s=(0.0,), values=(0.0,)),
         "clock_reasons": Series("bits", "gauge", "not_sampled"),
         "sm_clock_mhz": gauge(1500, "MHz"),
     }
-    window = Window(10.0, 0.5, (DeviceWindow("Tiny GPU", "gpu", None, series),))
+    own = {
+        "process_cpu_pct": gauge(99, "%"),
+        "process_rss_bytes": Series("bytes", "gauge", "not_sampled"),
+    }
+    devices = (DeviceWindow("Tiny CPU", "cpu", None, own), DeviceWindow("Tiny GPU", "gpu", None, series))
+    window = Window(10.0, 0.5, devices)
     return Telemetry(window, replies=7, tokens=1000, software={})
 
 
@@ -196,6 +201,8 @@ def test_telemetry_stands_in_the_table_and_on_the_arms_page(tmp_path):
         given["class"] for tag, given in page.all if tag == "rect" and "arm" in (given.get("class") or "")
     ]
     assert bands == ["arm0", "arm1"]
+    labels = [given.get("aria-label") for tag, given in page.all if tag == "svg"]
+    assert "Tiny GPU: gpu_busy_pct over time, arm by arm" in labels
     other = Elements(next(out.rglob("guess-k2-unread-chat.html")).read_text())
     assert "Not known: the pass was cut short." in other.said
 

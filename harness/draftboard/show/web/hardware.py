@@ -17,7 +17,7 @@ SHORT = {"gpu_busy_pct": "busy", "sm_util_pct": "SM", "dram_bandwidth_pct": "DRA
 """What the table says of a GPU, in per cent."""
 
 DRAWN = ("gpu_busy_pct", "process_cpu_pct")
-"""The quantity of the first device that is drawn: the first of these that was read."""
+"""The quantity that is drawn: the first of these that any device was read for, GPUs asked first."""
 
 
 def short(summary: Summary | None, device_type: str, missing: str | None) -> Fact:
@@ -76,10 +76,12 @@ def _number(figure: Figure | None, unit: str) -> str:
 
 
 def bands(parts: Sequence[tuple[str, Telemetry]]) -> Markup | None:
-    """One quantity over time, the windows of the arms side by side as bands; None where none was read."""
-    read = [(name, found) for name, one in parts if (found := _drawn(one)) is not None]
-    if not read:
+    """The last arm's quantity over time, the windows of the arms side by side as bands; None where none was
+    read."""
+    found = [(name, one) for name, part in parts if (one := _drawn(part)) is not None]
+    if not found:
         return None
+    read = [(name, one) for name, one in found if one[0] == found[-1][1][0]]
     quantity, unit = read[-1][1][0], read[-1][1][1]
     top = max(value for _, (_, _, points, _) in read for _, value in points)
     plot = Plot((0.0, sum(seconds for _, (_, _, _, seconds) in read)), (0.0, max(top, 1.0) * 1.15))
@@ -99,9 +101,10 @@ def _band(plot: Plot, name: str, start: float, seconds: float, index: int) -> li
 
 
 def _drawn(one: Telemetry) -> tuple[str, str, list[tuple[float, float]], float] | None:
-    """(quantity, unit, points, seconds) of the first device."""
-    for device in one.window.devices[:1]:
-        for name in DRAWN:
+    """(quantity, unit, points, seconds)."""
+    devices = sorted(one.window.devices, key=lambda device: device.kind == "cpu")
+    for name in DRAWN:
+        for device in devices:
             series = device.series.get(name)
             if series is not None and series.status == "ok" and len(series.values) > 1:
                 points = list(zip(series.at_s, series.values, strict=True))
