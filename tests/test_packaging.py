@@ -17,8 +17,8 @@ pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGETS = [
-    *("help", "setup", "bench", "smoke", "train", "test", "proof", "check", "peers", "gpu-check", "gate", "site"),
-    "clean",
+    *("help", "setup", "bench", "smoke", "train", "test", "proof", "check", "peers", "gpu-check", "gate"),
+    *("site", "clean"),
 ]
 NEEDS_ABSENT = """
 import pytest
