@@ -157,6 +157,23 @@ def test_what_is_trained_here_says_so_and_that_its_cost_is_unknown(tmp_path):
     assert [fact.text for fact in line.training][1:] == ["ours: trained here, cost not recorded"]
 
 
+def test_the_origin_of_weights_is_a_badge_beside_the_name(tmp_path):
+    base, arm = random_arms(1, prompts=3)
+    kinds = {"random": "random weights", "trained here": "trained here, after the target"}
+    kinds |= {"published": "published weights", None: None}
+    arms = [base]
+    for k, origin in enumerate(kinds, 1):
+        arms.append(replace(arm, id=f"arm{k}", k=k, weights=Weights(10 * k, f"{k}" * 64, origin)))
+    write(Store(tmp_path), 1, "chat", arms=arms)
+    html = site.build(Store(tmp_path), tmp_path / "out", ROOT).read_text()
+    heads = re.findall(r'<th scope="row" class="method".*?</th>', html, flags=re.S)
+    badges = [re.findall(r'<small class="badge ([a-z]+)">([^<]*)<', head) for head in heads]
+    expected = [
+        [("bad" if origin == "random" else "plain", text)] * bool(text) for origin, text in kinds.items()
+    ]
+    assert badges == [[], *expected]
+
+
 def test_what_training_cost_here_stands_beside_what_is_published(tmp_path):
     base, arm = random_arms(1, prompts=3)
     cost = Training(2_500_000, 40_000_000, 5400.0, 9000.0, "Tiny CPU")

@@ -9,7 +9,7 @@ from itertools import groupby
 from draftboard.judge.summary import Row
 from draftboard.judge.worth import fastest, standing, worth
 from draftboard.record.ids import digest
-from draftboard.record.records import RunRecord
+from draftboard.record.records import Origin, RunRecord
 from draftboard.show import settings, tables, words
 from draftboard.show.collect import Choice, Entry, RunRows, arm, choose
 from draftboard.show.web import hardware
@@ -187,10 +187,11 @@ def _best_marked(found: Sequence[tuple[Line, list[Row]]]) -> tuple[Line, ...]:
     return tuple(lines)
 
 
-def _origin(row: Row) -> Fact:
+def _origin(row: Row) -> Fact | None:
     """Where the weights come from. The targets here are finished models: what is trained here comes after."""
-    texts = {
-        None: "no weights",
+    if row.origin is None:
+        return None
+    texts: dict[Origin, str] = {
         "trained here": "trained here, after the target",
         "published": "published weights",
         "random": "random weights",

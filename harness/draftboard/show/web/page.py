@@ -67,7 +67,7 @@ class Cell:
 @dataclass(frozen=True, slots=True)
 class Line:
     """One method at one K: words of its card, measurements, and one cell per task (None: not measured).
-    `best` marks the K that stands best of `several`."""
+    `best` marks the K that stands best of `several`; `origin` is None for a method without weights."""
 
     id: str
     name: Fact
@@ -78,7 +78,7 @@ class Line:
     mechanism: Fact
     needs: Fact
     worth: Fact
-    origin: Fact
+    origin: Fact | None
     training: tuple[Fact, ...]
     memory: Fact
     gpu: Fact
