@@ -3,6 +3,7 @@
 
    FAKE_REFUSE  name=code,...   these calls answer this code
    FAKE_HANG    name            this call takes two seconds
+   FAKE_STALL   name            this call takes two seconds by fake_stalled_us, which is added to FAKE_NOW_US
    FAKE_LOG     file            every init and shutdown is written there
    FAKE_<X>     number          a reading, over its default */
 #define _GNU_SOURCE
@@ -13,7 +14,7 @@
 #include <unistd.h>
 
 enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, WRONG_VERSION = 25 };
-enum { GPUS = 4, SAMPLE_US = 50000, KEPT = 100 };
+enum { GPUS = 4, SAMPLE_US = 50000, KEPT = 100, APART_US = 100000 };
 typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef struct { int index, slice; } gpu;
@@ -25,10 +26,18 @@ static u64 dictated(const char *name, u64 otherwise) {
     return text && *text ? strtoull(text, NULL, 10) : otherwise;
 }
 
+u64 fake_stalled_us;
+static u64 now_us(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return fake_stalled_us + dictated("FAKE_NOW_US", t.tv_sec * 1000000ull + t.tv_nsec / 1000);
+}
+
 static int enter(const char *name) {
-    const char *hang = getenv("FAKE_HANG"), *refuse = getenv("FAKE_REFUSE");
+    const char *hang = getenv("FAKE_HANG"), *stall = getenv("FAKE_STALL"), *refuse = getenv("FAKE_REFUSE");
     size_t length = strlen(name);
     if (hang && !strcmp(hang, name)) sleep(2);
+    if (stall && !strcmp(stall, name)) fake_stalled_us += 2000000;
     for (const char *at = refuse; at && (at = strstr(at, name)); at += length)
         if ((at == refuse || at[-1] == ',') && at[length] == '=') return atoi(at + length + 1);
     return OK;
@@ -122,10 +131,7 @@ int nvmlDeviceGetUtilizationRates(gpu *g, u32 *gpu_memory) {
 typedef struct { u64 stamp; value v; } sample;
 int nvmlDeviceGetSamples(gpu *g, u32 kind, u64 seen, u32 *type, u32 *count, sample *samples) {
     ENTER;
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    u64 now = dictated("FAKE_NOW_US", t.tv_sec * 1000000ull + t.tv_nsec / 1000);
-    u64 last = now / SAMPLE_US, first = last - KEPT;
+    u64 last = now_us() / SAMPLE_US, first = last - KEPT;
     if (slice(g)) return NOT_SUPPORTED;
     if (seen / SAMPLE_US + 1 > first) first = seen / SAMPLE_US + 1;
     *type = 1;
@@ -196,16 +202,17 @@ int nvmlGpmQueryDeviceSupport(gpu *g, support *s) {
     return OK;
 }
 static int gpm_instance;
-int nvmlGpmSampleAlloc(int **s) { ENTER; *s = calloc(1, sizeof **s); return OK; }
-int nvmlGpmSampleFree(int *s) { ENTER; free(s); return OK; }
-static int sampled(int *s, int instance) { gpm_instance = instance; *s = 1; return OK; }
-int nvmlGpmSampleGet(gpu *g, int *s) { ENTER; return slice(g) ? NOT_SUPPORTED : sampled(s, 0); }
-int nvmlGpmMigSampleGet(gpu *g, u32 id, int *s) { (void)g; ENTER; return sampled(s, (int)id); }
+int nvmlGpmSampleAlloc(u64 **s) { ENTER; *s = calloc(1, sizeof **s); return OK; }
+int nvmlGpmSampleFree(u64 *s) { ENTER; free(s); return OK; }
+static int sampled(u64 *s, int instance) { gpm_instance = instance; *s = now_us(); return OK; }
+int nvmlGpmSampleGet(gpu *g, u64 *s) { ENTER; return slice(g) ? NOT_SUPPORTED : sampled(s, 0); }
+int nvmlGpmMigSampleGet(gpu *g, u32 id, u64 *s) { (void)g; ENTER; return sampled(s, (int)id); }
 typedef struct { u32 id; int code; double v; const char *info[3]; } metric;
-typedef struct { u32 version, count; int *first, *second; metric metrics[]; } metrics;
+typedef struct { u32 version, count; u64 *first, *second; metric metrics[]; } metrics;
 int nvmlGpmMetricsGet(metrics *m) {
     ENTER;
     if (m->version != 1 || !*m->first || !*m->second) return WRONG_VERSION;
+    if (*m->second < *m->first + APART_US) return INVALID;
     for (u32 i = 0; i < m->count; i++) {
         m->metrics[i].code = m->metrics[i].id == dictated("FAKE_GPM_WITHOUT", 0) ? NOT_SUPPORTED : OK;
         m->metrics[i].v = m->metrics[i].id + 0.5 + gpm_instance;

@@ -5,6 +5,7 @@ A scenario dictates the stand-in library's readings and the moments of the clock
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import sys
@@ -18,15 +19,19 @@ from draftboard.measure.telemetry.process import Windows
 from draftboard.measure.telemetry.request import GpuRef
 from draftboard.record.codec import to_json
 
+STALLED_US = ctypes.c_uint64.in_dll(ctypes.CDLL("libnvidia-ml.so.1"), "fake_stalled_us")
+"""What calls have taken of time by the stand-in, which does not wait."""
+
 
 def drive(gpus: list[dict[str, Any]], steps: list[dict[str, Any]]) -> dict[str, Any]:
     """One backend from opening to closing; a step is a moment, what happens then, and readings dictated."""
+    STALLED_US.value = 0
     backend = NvmlBackend([GpuRef(**gpu) for gpu in gpus])
     windows, found = Windows([backend], 1.0), []
     for step in steps:
         _set_clock(step["at"])
         os.environ.update(step.get("env", {}))
-        window = getattr(windows, step["do"])(step["at"])
+        window = getattr(windows, step["do"])()
         if window is not None:
             found.append(to_json(window))
     software = backend.software
@@ -35,9 +40,10 @@ def drive(gpus: list[dict[str, Any]], steps: list[dict[str, Any]]) -> dict[str, 
 
 
 def _set_clock(at: float) -> None:
-    """The wall clock of this interpreter and of the library, for a moment of the monotonic one."""
+    """Both clocks of this interpreter and the library's, for a moment of the monotonic one."""
     wall = 1_800_000_000 + at
-    time.time = lambda: wall
+    time.monotonic = lambda: at + STALLED_US.value / 1e6
+    time.time = lambda: wall + STALLED_US.value / 1e6
     os.environ["FAKE_NOW_US"] = str(int(wall * 1e6))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from draftboard.measure.telemetry import quantities
 from draftboard.measure.telemetry.request import GpuRef, Request
 from draftboard.measure.telemetry.sampler import NullSampler, Sampler, SamplerError, open_sampler
 from draftboard.record.telemetry import Window
@@ -64,16 +65,23 @@ def test_nvml_through_the_sampling_process(nvml: pytest.MonkeyPatch) -> None:
     assert {one.status for device in window.devices for one in device.series.values()} == {"ok"}
 
 
+HANGING = {
+    "nvmlDeviceGetTemperature": {"temperature_c"},
+    "nvmlGpmSampleGet": {quantity.name for quantity in quantities.WINDOWED},
+}
+"""Calls and what goes missing with them."""
+
+
 @pytest.mark.needs("gcc")
-def test_nvml_a_call_that_hangs_is_left_and_the_others_stay(nvml: pytest.MonkeyPatch) -> None:
-    nvml.setenv("FAKE_HANG", "nvmlDeviceGetTemperature")
+@pytest.mark.parametrize("call", HANGING)
+def test_nvml_a_call_that_hangs_is_left_and_the_others_stay(nvml: pytest.MonkeyPatch, call: str) -> None:
+    nvml.setenv("FAKE_HANG", call)
     with Sampler(on_gpus(1)) as sampler:
         window = window_of(sampler)
     series = window.devices[1].series
-    assert series["temperature_c"].status == "error" and "a call of 2" in (
-        series["temperature_c"].detail or ""
-    )
-    assert {name for name, one in series.items() if one.status != "ok"} == {"temperature_c"}
+    assert {name for name, one in series.items() if one.status != "ok"} == HANGING[call]
+    for name in HANGING[call]:
+        assert series[name].status == "error" and "a call of 2" in (series[name].detail or "")
     assert window.seconds < 2
 
 

@@ -14,8 +14,15 @@ _DIGITS = 4
 
 
 class Channel(Protocol):
-    """What is done with a quantity: a window is begun, polled within and ended, its series handed over."""
+    """What is done with a quantity: a window is begun, polled within and ended, its series handed over.
 
+    `drain` comes before a window is begun: slow first reads and what was gathered before do not count in it.
+    `edges` says that the readings at the window's two edges matter; these are taken next to the clock's.
+    """
+
+    edges: bool
+
+    def drain(self, now: float) -> None: ...
     def begin(self, now: float) -> None: ...
     def poll(self, now: float) -> None: ...
     def end(self, now: float) -> None: ...
@@ -62,18 +69,22 @@ class Polled:
 
     def __init__(self, quantity: Quantity, ways: Sequence[Way], explain: Explain) -> None:
         self._quantity, self._reader = quantity, Reader(ways, explain)
-        self._edges = quantity.kind == "counter"
+        self.edges = quantity.kind == "counter"
         self._points: list[Point] = []
         self._begun = self._ended = 0.0
 
+    def drain(self, now: float) -> None:
+        """A gauge read now tells of the time before now, so this is not kept."""
+        self._reader.read(now, due=True)
+
     def begin(self, now: float) -> None:
-        """Forgets all before. A gauge read now tells of the time before now, so only a counter is kept."""
-        self._begun, self._ended, self._reader.failures = now, now, 0
-        points = self._reader.read(now, due=True)
-        self._points = points if self._edges else []
+        """Forgets all before."""
+        self._begun, self._ended = now, now
+        self._reader.forget()
+        self._points = self._reader.read(now, due=True) if self.edges else []
 
     def poll(self, now: float) -> None:
-        if not self._edges:
+        if not self.edges:
             self._points += self._reader.read(now)
 
     def end(self, now: float) -> None:
@@ -116,8 +127,13 @@ class Polled:
 class Unreadable:
     """Quantities of a device that could not be opened: each says why."""
 
+    edges = False
+
     def __init__(self, quantities: Iterable[Quantity], refusal: Refusal) -> None:
         self._series = {one.name: one.missing(refusal) for one in quantities}
+
+    def drain(self, now: float) -> None:
+        """Nothing to read."""
 
     def begin(self, now: float) -> None:
         """Nothing to read."""

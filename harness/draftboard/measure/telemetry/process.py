@@ -34,22 +34,28 @@ class Windows:
     def __init__(self, backends: Sequence[Backend], period_s: float) -> None:
         self.period_s = period_s
         self._devices = [device for backend in backends for device in backend.devices]
-        self._channels = [channel for device in self._devices for channel in device.channels]
+        channels = [channel for device in self._devices for channel in device.channels]
+        self._channels = sorted(channels, key=lambda channel: not channel.edges)
         self._begun = self._cpu = 0.0
 
-    def begin(self, now: float) -> None:
-        """Opens a window at `now`, seconds of the monotonic clock."""
-        self._begun, self._cpu = now, time.process_time()
+    def begin(self) -> None:
+        """Opens a window, after all that may be slow at its edge. This also finds out which ways of reading
+        work, and leaves those that are slow."""
         for channel in self._channels:
-            channel.begin(now)
+            channel.drain(time.monotonic())
+        self._begun, self._cpu = time.monotonic(), time.process_time()
+        for channel in self._channels:
+            channel.begin(self._begun)
 
-    def poll(self, now: float) -> None:
+    def poll(self) -> None:
         """Reads whatever is polled."""
+        now = time.monotonic()
         for channel in self._channels:
             channel.poll(now)
 
-    def end(self, now: float) -> Window:
-        """Closes the window at `now` and gives what it saw."""
+    def end(self) -> Window:
+        """Closes the window and gives what it saw. Its edge is read before the gauges, which may be slow."""
+        now = time.monotonic()
         for channel in self._channels:
             channel.end(now)
         devices = tuple(
@@ -73,8 +79,7 @@ def serve(connection: Connection) -> None:
         request: Request = connection.recv()
         backends += open_backends(request)
         windows = Windows(backends, request.period_s)
-        windows.begin(time.monotonic())  # a first window finds out which ways of reading work
-        windows.end(time.monotonic())
+        windows.begin()  # finds out which ways of reading work; too short to be read as a window
         connection.send(Started({k: v for backend in backends for k, v in backend.software.items()}))
         _follow(connection, windows)
     except (EOFError, BrokenPipeError, ConnectionResetError):
@@ -91,15 +96,15 @@ def _follow(connection: Connection, windows: Windows) -> None:
     while True:
         if not connection.poll(max(0.0, due - time.monotonic()) if is_open else None):
             due = time.monotonic() + windows.period_s
-            windows.poll(time.monotonic())
+            windows.poll()
             continue
         is_open = connection.recv() == "begin"
         if is_open:
-            windows.begin(time.monotonic())
+            windows.begin()
             due = time.monotonic() + windows.period_s
             connection.send(True)
         else:
-            connection.send(windows.end(time.monotonic()))
+            connection.send(windows.end())
 
 
 if __name__ == "__main__":

@@ -38,6 +38,11 @@ class Refusal:
     detail: str
 
 
+def slow(source: str, seconds: float) -> Refusal:
+    """Why a way is not used again after a call that took so long."""
+    return Refusal("error", f"{source}: left after a call of {seconds:.1f} s")
+
+
 Explain = Callable[[Exception], Refusal]
 """What a back end's errors mean."""
 
@@ -48,13 +53,23 @@ class Reader:
     def __init__(self, ways: Sequence[Way], explain: Explain) -> None:
         self._ways, self._explain = list(ways), explain
         self._worked, self._last = False, -math.inf
-        self.refusals: list[Refusal] = []
+        self._left: list[Refusal] = []
+        self._failure: Refusal | None = None
         self.failures = 0
 
     @property
     def source(self) -> str | None:
         """How it is read; None once no way is left."""
         return self._ways[0].source if self._ways else None
+
+    @property
+    def refusals(self) -> list[Refusal]:
+        """Why ways were left, ever, and the last failure of the one in use since `forget`."""
+        return [*self._left, *([self._failure] if self._failure else [])]
+
+    def forget(self) -> None:
+        """Forgets failures, which are a window's own; ways that were left stay so."""
+        self.failures, self._failure = 0, None
 
     def read(self, now: float, *, due: bool = False) -> list[Point]:
         """What there is to read; nothing before its time has come, unless `due`."""
@@ -77,12 +92,12 @@ class Reader:
         """Notes a failure. A way that has worked may recover and is kept; others, and slow ones, are left."""
         if self._worked and seconds <= SLOW_S:
             self.failures += 1
-            self.refusals = [refusal]
+            self._failure = refusal
             return True
-        self.refusals.append(Refusal(refusal.status, f"{self._ways.pop(0).source}: {refusal.detail}"))
+        self._left.append(Refusal(refusal.status, f"{self._ways.pop(0).source}: {refusal.detail}"))
         return False
 
     def _leave_if_slow(self, seconds: float) -> None:
         if seconds > SLOW_S:
             source = self._ways.pop(0).source
-            self.refusals.append(Refusal("error", f"{source}: left after a call of {seconds:.1f} s"))
+            self._left.append(slow(source, seconds))
