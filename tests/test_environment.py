@@ -9,6 +9,7 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -204,6 +205,9 @@ def fake_nvml(names_and_limits: list[tuple[str | bytes, int]], **broken: Any) ->
     return nvml  # type: ignore[no-any-return]
 
 
+REFUSED = "RuntimeError: not supported"
+
+
 def refuse(*_: object) -> None:
     raise RuntimeError("not supported")
 
@@ -211,10 +215,10 @@ def refuse(*_: object) -> None:
 @pytest.mark.parametrize(
     "gpus, broken, expected",
     [
-        ([("Other", 1), (b"NVIDIA H200", 700000)], {}, ("580.65.06", 700.0)),
-        ([("NVIDIA H200", 700000), ("NVIDIA H200", 500000)], {}, ("580.65.06", None)),
-        ([("NVIDIA H200", 0)], {"nvmlDeviceGetEnforcedPowerLimit": refuse}, ("580.65.06", None)),
-        ([], {"nvmlInit": refuse}, (None, None)),
+        ([("Other", 1), (b"NVIDIA H200", 700000)], {}, ("580.65.06", 700.0, None)),
+        ([("NVIDIA H200", 700000), ("NVIDIA H200", 500000)], {}, ("580.65.06", None, None)),
+        ([("NVIDIA H200", 0)], {"nvmlDeviceGetEnforcedPowerLimit": refuse}, ("580.65.06", None, REFUSED)),
+        ([], {"nvmlInit": refuse}, (None, None, REFUSED)),
     ],
 )
 def test_the_driver_answers_or_nothing_is_known(
@@ -226,6 +230,15 @@ def test_the_driver_answers_or_nothing_is_known(
     assert nvml.calls in (["init", "shutdown"], [])
 
 
+def test_a_driver_that_does_not_answer_is_given_up_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_go = threading.Event()
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml([], nvmlInit=let_go.wait))
+    found = read_gpu("NVIDIA H200", limit_s=0.05)
+    let_go.set()
+    assert found == (None, None, "the driver did not answer within 0.05 s")
+
+
 def test_another_module_called_pynvml_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", ModuleType("pynvml"))
-    assert read_environment("NVIDIA H200", "cuda", 1, 1, "13.0").driver is None
+    found = read_environment("NVIDIA H200", "cuda", 1, 1, "13.0")
+    assert found.driver is None and "nvmlInit" in (found.driver_missing or "")

@@ -112,6 +112,28 @@ def test_telemetry_process_that_dies_is_an_error_with_its_code() -> None:
             sampler.end()
 
 
+def test_telemetry_process_that_not_even_a_kill_ends_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = Sampler(QUIET)
+    process = sampler._process
+    done: list[object] = []
+
+    class Stuck:
+        returncode = None
+
+        def kill(self) -> None:
+            done.append("kill")
+
+        def wait(self, timeout: float | None = None) -> None:
+            assert timeout is not None, "this would wait for ever"
+            done.append("wait")
+            raise subprocess.TimeoutExpired("stuck", timeout)
+
+    monkeypatch.setattr(sampler, "_process", Stuck())
+    sampler.close()
+    assert done == ["wait", "kill", "wait"]
+    process.wait(timeout=10)
+
+
 def test_telemetry_process_that_breaks_says_why() -> None:
     with pytest.raises(SamplerError, match="NoSuchProcess"):
         Sampler(Request(2**22 + 1))

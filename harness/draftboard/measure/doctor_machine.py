@@ -41,7 +41,8 @@ def _device(subject: Subject, here: Environment) -> Iterator[Line]:
         return
     free, total = torch.cuda.mem_get_info(subject.device)
     yield Line("memory", f"{free / 1e9:.1f} of {total / 1e9:.1f} GB free")
-    yield _or_unknown("driver", here.driver, "NVIDIA's driver does not answer; see telemetry below")
+    why = here.driver_missing or "see telemetry below"
+    yield _or_unknown("driver", here.driver, f"NVIDIA's driver does not answer: {why}")
     yield Line("CUDA of torch", here.cuda or "unknown")
     limit = None if here.power_limit_w is None else f"{here.power_limit_w:.0f} W"
     yield _or_unknown("power limit", limit, "runs at another limit cannot be told from this one's")

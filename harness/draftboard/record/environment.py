@@ -5,13 +5,13 @@ Nothing in here names the host, the user or a folder of theirs.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import platform
 import re
 import subprocess
+import threading
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
@@ -57,6 +57,7 @@ def read_environment(
         draftboard=_version("draftboard"),
         git_sha=sha,
         git_dirty=dirty,
+        driver_missing=gpu.missing,
     )
 
 
@@ -118,16 +119,27 @@ class GpuFacts(NamedTuple):
 
     driver: str | None = None
     power_limit_w: float | None = None
+    missing: str | None = None
+    """Why something above is unknown, where the driver failed or did not answer."""
 
 
-def read_gpu(device: str) -> GpuFacts:
+def read_gpu(device: str, limit_s: float = 10.0) -> GpuFacts:
     """The driver's version, and the power limit that all GPUs named `device` share, else None.
 
     Going by name needs no index, and the driver counts GPUs otherwise than CUDA_VISIBLE_DEVICES does.
+    A driver that takes longer than `limit_s` seconds is given up: its thread is left behind and ends with us.
     """
-    driver, limits = None, set()
+    answers: list[GpuFacts] = []
+    reader = threading.Thread(target=lambda: answers.append(_ask_driver(device)), daemon=True)
+    reader.start()
+    reader.join(limit_s)
+    return answers[0] if answers else GpuFacts(missing=f"the driver did not answer within {limit_s:g} s")
+
+
+def _ask_driver(device: str) -> GpuFacts:
+    driver, limits, missing = None, set(), None
     # Whatever a driver, a stale library or another module of this name does, measuring goes on.
-    with contextlib.suppress(Exception):
+    try:
         import pynvml as nvml
 
         nvml.nvmlInit()
@@ -138,7 +150,9 @@ def read_gpu(device: str) -> GpuFacts:
             limits = {nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000 for gpu in same}
         finally:
             nvml.nvmlShutdown()
-    return GpuFacts(driver, limits.pop() if len(limits) == 1 else None)
+    except Exception as error:
+        missing = f"{type(error).__name__}: {error}"
+    return GpuFacts(driver, limits.pop() if len(limits) == 1 else None, missing)
 
 
 def _text(value: str | bytes) -> str:

@@ -269,6 +269,8 @@ class Environment:
     draftboard: str
     git_sha: str | None
     git_dirty: bool | None
+    driver_missing: str | None = None
+    """Why the driver or the power limit is not known, where the driver failed or did not answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from draftboard.record.telemetry import Window
 START_TIMEOUT_S = 30.0
 """A driver asleep can take seconds; one that hangs for good must not hold a run up for longer."""
 ANSWER_TIMEOUT_S = 10.0
+END_TIMEOUT_S = 1.0
 
 _SOURCES = Path(draftboard.__file__).resolve().parents[1]
 
@@ -60,13 +62,16 @@ class Sampler:
         return window
 
     def close(self) -> None:
-        """Ends the process; safe to call again."""
+        """Ends the process; safe to call again. One that a driver holds even when killed is left behind."""
         self._connection.close()
-        try:
-            self._process.wait(timeout=1.0)
-        except subprocess.TimeoutExpired:
+        if not self._has_ended():
             self._process.kill()
-            self._process.wait()
+            self._has_ended()
+
+    def _has_ended(self) -> bool:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=END_TIMEOUT_S)
+        return self._process.returncode is not None
 
     def _ask(self, command: Command) -> Any:
         self._tell(command)
