@@ -25,6 +25,8 @@ from site_factory import HOSTILE, ROOT, write, write_methods
 PATIENCE_MS = 120_000
 """A busy machine may take its time; nothing is asserted about it."""
 
+FORMULA = "=1+1" + HOSTILE
+
 pytestmark = pytest.mark.needs("chromium", "playwright", "axe_playwright_python")
 
 
@@ -50,7 +52,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Path]:
     odd = [
         base,
         replace(arm, id="hostile", card=card),
-        replace(arm, id="failed", k=16, traces=(), error=HOSTILE, losslessness=None),
+        replace(arm, id="failed", k=16, traces=(), error=FORMULA, losslessness=None),
         replace(arm, id="hidden", k=2, traces=hidden),
     ]
     other = {"fingerprint": "e" * 12, "testbed": "other", "environment": replace(ENVIRONMENT, device=HOSTILE)}
@@ -124,6 +126,14 @@ def test_sorting_goes_by_value_and_says_so(browser, built):
         assert head.get_attribute("aria-sort") is None and rows(page) == original
 
 
+def test_verdicts_sort_by_what_they_say(browser, built):
+    with opened(browser, built[1] / "index.html", "#k=all&sort=verdict:up") as page:
+        cells = page.locator(".board").nth(1).locator("tbody td.verdict > span")
+        ranks = [int(rank) for rank in cells.evaluate_all("all => all.map(e => e.dataset.value)")]
+        tones = cells.evaluate_all("all => all.map(e => e.className)")
+    assert ranks == sorted(ranks) and tones == ["bad", "plain", "plain", "plain"]
+
+
 def test_speedups_sort_largest_first_and_rows_without_one_come_last(browser, built):
     with opened(browser, built[1] / "index.html", "#k=all") as page:
         head = page.locator(".board").nth(1).locator("th[data-col='chat/speedup']")
@@ -164,6 +174,8 @@ def test_a_filter_by_a_hostile_name_works_and_an_unknown_one_is_dropped(browser,
         assert page.locator(".board:not([hidden])").count() == 1 and "Guessing" in " ".join(rows(page))
     with opened(browser, built[1] / "index.html", "#hardware=nothing&k=nine&sort=x:down") as page:
         assert page.locator(".board:not([hidden])").count() == 2
+        page.select_option("select[name=k]", "8")
+        assert page.url.endswith("#k=8")
 
 
 def take(page: Any, kind: str) -> str:
@@ -196,7 +208,10 @@ def test_a_hostile_row_survives_being_taken_away(browser, built):
     with opened(browser, built[1] / "index.html", "#k=all") as page:
         page.select_option("select[name=hardware]", index=2)
         table = list(csv.DictReader(io.StringIO(take(page, "csv"))))
+        whole = json.loads(take(page, "json"))
     assert len(table) == 4 and {row["device"] for row in table} == {HOSTILE}
+    assert {row["error"] for row in table} == {"", f"'{FORMULA}"}
+    assert {row["error"] for row in whole} == {None, FORMULA}
 
 
 def test_hostile_names_are_inert(browser, built):
@@ -316,6 +331,9 @@ def test_a_phone_scrolls_tables_and_not_the_page(browser, built):
     for file in (*sorted(out.glob("*.html")), *(arm_page(out, name) for name in names)):
         with opened(browser, file, viewport={"width": 390, "height": 844}) as page:
             assert page.evaluate("document.documentElement.scrollWidth") <= 390, file
+            for copy in page.locator("[data-copy]").all():
+                height = "e => (e.hidden = false, e.clientHeight / parseFloat(getComputedStyle(e).fontSize))"
+                assert copy.evaluate(height) < 2.5, file
 
 
 def test_paper_gets_the_tables_without_controls(browser, built):

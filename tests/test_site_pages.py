@@ -192,7 +192,18 @@ def test_telemetry_stands_in_the_table_and_on_the_arms_page(tmp_path):
     write(store, 1, "chat", arms=arms, prompts=20, environment=replace(ENVIRONMENT, device_type="cuda"))
     out = site.build(store, tmp_path / "out", ROOT).parent
     front = Elements((out / "index.html").read_text())
-    assert "busy 60 %, SM 12.5 %, DRAM –; 1 J/token" in front.said
+    html = (out / "index.html").read_text()
+    pattern = r'<td data-c="6">(.*?)</td>\n<td class="number" data-c="7">(.*?)</td>'
+    cell = re.findall(pattern, html, re.S)[-1]
+    assert '<div data-task="chat"><small>chat</small>' in cell[0] and 'data-value="60.0"' in cell[0]
+    assert "busy 60 %, SM 12.5 %, DRAM –" in cell[0] and 'title="DRAM: no permission"' in cell[0]
+    assert '<div data-task="chat"><small>chat</small>' in cell[1] and 'data-value="1.0"' in cell[1]
+    assert ">1 J<" in cell[1]
+    heads = {
+        given["href"]: given.get("title") or "" for tag, given in front.all if given.get("class") == "what"
+    }
+    assert "it is not load" in heads["definitions.html#gpu_busy"]
+    assert heads["definitions.html#weights"] and heads["definitions.html#energy"]
     assert ("span", "the pass was cut short") in [(tag, given.get("title")) for tag, given in front.all]
     page = Elements(next(out.rglob("guess-k4-arm00001-chat.html")).read_text())
     assert {"Tiny GPU: gpu_busy_pct", "90 %", "60 %", "2 J/token", "1 J/token"} <= set(page.said)

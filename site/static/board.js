@@ -5,6 +5,7 @@
   const boards = [...document.querySelectorAll(".board")];
   const FACETS = ["target", "hardware", "engine", "dtype", "temperature"];
   const original = new Map(boards.map((board) => [board, [...board.querySelectorAll("tbody tr")]]));
+  const heads = [...document.querySelectorAll("th[data-col]")];
   const records = JSON.parse(document.getElementById("records").textContent);
   let order = { column: "", down: false };
 
@@ -40,7 +41,7 @@
   const valueOf = (row, at) => {
     const cell = cellAt(row, at);
     if (!cell) return null;
-    const holder = cell.querySelector("[data-value]");
+    const holder = [...cell.querySelectorAll("[data-value]")].find((one) => !one.closest("[hidden]"));
     if (holder) return Number(holder.dataset.value);
     const text = cell.textContent.trim();
     return cell.classList.contains("number") || cell.colSpan > 1 || text === "–" ? null : text;
@@ -53,9 +54,9 @@
 
   /* Rows without a value come last, whichever the direction. */
   const sortBoard = (board) => {
-    const heads = [...board.querySelectorAll("th[data-col]")];
-    const head = heads.find((one) => one.dataset.col === order.column);
-    for (const one of heads) {
+    const own = heads.filter((one) => board.contains(one));
+    const head = own.find((one) => one.dataset.col === order.column);
+    for (const one of own) {
       if (one === head) one.setAttribute("aria-sort", order.down ? "descending" : "ascending");
       else one.removeAttribute("aria-sort");
     }
@@ -110,19 +111,21 @@
     }
     const sort = parts.get("sort") || "";
     const cut = sort.lastIndexOf(":");
-    order = { column: cut < 0 ? sort : sort.slice(0, cut), down: sort.endsWith(":down") };
+    const column = cut < 0 ? sort : sort.slice(0, cut);
+    const known = heads.some((head) => head.dataset.col === column);
+    order = { column: known ? column : "", down: known && sort.endsWith(":down") };
     return update();
   };
 
   const press = (head) => {
-    const first = !head.dataset.col.match(/^(method|verdict|gpu|measured)$|t_draft_ms$|^memory$/);
+    const first = !head.dataset.col.match(/^(method|measured|memory|energy)$|t_draft_ms$/);
     const same = order.column === head.dataset.col;
     if (same && order.down !== first) order = { column: "", down: false };
     else order = { column: head.dataset.col, down: same ? !order.down : first };
     write();
   };
 
-  for (const head of document.querySelectorAll("th[data-col]")) {
+  for (const head of heads) {
     const label = head.querySelector("span");
     const button = document.createElement("button");
     button.type = "button";
@@ -141,10 +144,15 @@
     if (value === null) return "";
     return Array.isArray(value) ? value.join("; ") : String(value);
   };
+  /* A spreadsheet takes a text that begins so for a formula. */
+  const inert = (value) => {
+    const text = plain(value);
+    return typeof value !== "number" && /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
+  };
   const quoted = (value) => (/[",\n\r]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
   const cellText = (value) => plain(value).replace(/[\\|`*_[\]<>&]/g, (c) => `\\${c}`).replace(/\s+/g, " ");
   const FORMATS = {
-    csv: (rows) => [records.fields, ...rows].map((row) => row.map((v) => quoted(plain(v))).join(",")).join("\n") + "\n",
+    csv: (rows) => [records.fields, ...rows].map((row) => row.map((v) => quoted(inert(v))).join(",")).join("\n") + "\n",
     json: (rows) => JSON.stringify(
       rows.map((row) => Object.fromEntries(records.fields.map((name, i) => [name, row[i]]))), null, 1) + "\n",
     markdown: (rows) => [records.fields, records.fields.map(() => "---"), ...rows]

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
 from draftboard.judge.summary import Row
+from draftboard.judge.telemetry import Summary
 from draftboard.judge.worth import fastest, standing, worth
 from draftboard.record.ids import digest
 from draftboard.record.records import Origin, RunRecord
 from draftboard.show import settings, tables, words
 from draftboard.show.collect import Choice, Entry, RunRows, arm, choose
 from draftboard.show.web import hardware
-from draftboard.show.web.page import Board, Cell, Fact, Front, Line, make_cell, said
+from draftboard.show.web.page import Board, Cell, Fact, Front, Line, TaskFact, make_cell, said
 
 TaskKey = tuple[str, str]
 """Name and hash of a task: two that go by one name have a column each."""
+
+RANKS = {"gain": 3, "plain": 2, "loss": 1, "bad": 0}
+"""What verdicts are sorted by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +156,14 @@ def _line(
         at = by_task[task].run, by_task[task].arm
         return make_cell(tasks[task], group.places[at], group.entries[at], top)
 
+    here = {task: group.entries[one.run, one.arm] for task, one in by_task.items()}
     last, device = group.entries[row.run, row.arm], group.runs[-1].environment.device_type
+
+    def each(say: Callable[[Summary], Fact]) -> tuple[TaskFact, ...]:
+        if device == "cpu":
+            return ()
+        return tuple((tasks[task], hardware.of(here[task], say)) for task in tasks if task in here)
+
     line = Line(
         id=key,
         name=said(names[row.arm]),
@@ -162,11 +173,12 @@ def _line(
         k="" if row.k is None else str(row.k),
         mechanism=said(row.card.mechanism),
         needs=said(row.card.needs),
-        worth=said(verdict.text, tone=verdict.tone),
+        worth=replace(said(verdict.text, tone=verdict.tone), value=str(RANKS[verdict.tone])),
         origin=_origin(row),
         training=tuple(_training(row, last)),
         memory=_memory(row),
-        gpu=hardware.short(last.hardware, device, last.telemetry_missing),
+        gpu=each(hardware.busy),
+        energy=each(hardware.energy),
         when_to_use=said(row.card.when_to_use),
         measured=" to ".join(dict.fromkeys((days[0], days[-1]))),
         cells=tuple(cell(task) for task in tasks),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from markupsafe import Markup
 
@@ -10,6 +11,7 @@ from draftboard.judge.telemetry import Figure, Summary, summarise
 from draftboard.record.records import Arm, RunRecord
 from draftboard.record.telemetry import Telemetry
 from draftboard.show import words
+from draftboard.show.collect import Entry
 from draftboard.show.web.page import Fact, Section, said
 from draftboard.show.web.svg import Plot, tag, text
 
@@ -20,17 +22,47 @@ DRAWN = ("gpu_busy_pct", "process_cpu_pct")
 """The quantity that is drawn: the first of these that any device was read for, GPUs asked first."""
 
 
-def short(summary: Summary | None, device_type: str, missing: str | None) -> Fact:
-    """One line for the table: a GPU's load and energy per token, or that there was no GPU."""
-    if device_type == "cpu":
-        return said("CPU run", tone="quiet")
-    if summary is None:
-        return said("", missing or "")
-    gpus = [device for device in summary.devices if device.kind != "cpu"]
-    loads = (
-        [f"{name} {_number(gpus[0].figures.get(key), ' %')}" for key, name in SHORT.items()] if gpus else []
-    )
-    return said("; ".join((", ".join(loads), _number(summary.j_per_token_gross, " J/token"))))
+GPU_BUSY = (
+    "Share of the time in which any kernel ran on the GPU, however small a part of it the kernel used: it is "
+    "not load. SM is the share of multiprocessors in use and DRAM that of the peak memory bandwidth, both "
+    "means over the telemetry pass, of the first GPU."
+)
+ENERGY = (
+    "Energy of all GPUs over the telemetry pass, prefills in it and the devices' rest included, per token of "
+    "its replies: by the energy counter, else by power over time."
+)
+WEIGHTS = (
+    "Bytes of the tensors that the method adds to the target's. Its cache and activations come on top: an "
+    "arm's page has the measured peaks of GPU memory where they were recorded."
+)
+
+
+def of(entry: Entry, say: Callable[[Summary], Fact]) -> Fact:
+    """What `say` says of an arm's telemetry; a dash with the reason where there is none."""
+    if entry.hardware is None:
+        return said("", entry.telemetry_missing or "")
+    return say(entry.hardware)
+
+
+def busy(summary: Summary) -> Fact:
+    """How a run's first GPU was used; its value is the share of time in which any kernel ran."""
+    gpu = next((device for device in summary.devices if device.kind != "cpu"), None)
+    if gpu is None:
+        return said("", "no GPU was sampled")
+    found = {name: gpu.figures.get(key) for key, name in SHORT.items()}
+    shown = ", ".join(f"{name} {_number(figure, ' %')}" for name, figure in found.items())
+    reasons = (f"{name}: {one.missing}" for name, one in found.items() if one and one.missing)
+    return replace(said(shown, "; ".join(reasons)), value=_value(found["busy"]))
+
+
+def energy(summary: Summary) -> Fact:
+    """Energy per token, over all GPUs."""
+    found = summary.j_per_token_gross
+    return replace(said(_number(found, " J"), found.missing or ""), value=_value(found))
+
+
+def _value(figure: Figure | None) -> str:
+    return "" if figure is None or figure.value is None else repr(figure.value)
 
 
 def section(run: RunRecord, baseline: Arm, arm: Arm) -> Section:

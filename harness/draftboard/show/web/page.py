@@ -64,6 +64,10 @@ class Cell:
     failure: Fact | None
 
 
+TaskFact = tuple[str, Fact]
+"""A task's name and what is said of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """One method at one K: words of its card, measurements, and one cell per task (None: not measured).
@@ -81,7 +85,8 @@ class Line:
     origin: Fact | None
     training: tuple[Fact, ...]
     memory: Fact
-    gpu: Fact
+    gpu: tuple[TaskFact, ...]
+    energy: tuple[TaskFact, ...]
     when_to_use: Fact
     measured: str
     cells: tuple[Cell | None, ...]

@@ -10,7 +10,7 @@ from draftboard.judge.positions import CONDITIONAL, UNCONDITIONAL
 from draftboard.judge.worth import DEFINITION as WORTH
 from draftboard.show.collect import RunRows
 from draftboard.show.export import FIELDS, records
-from draftboard.show.web import badges, documents
+from draftboard.show.web import badges, documents, hardware
 from draftboard.show.web.boards import make_front
 from draftboard.show.web.documents import DOCUMENTS
 from draftboard.show.web.page import PLOTTED
@@ -28,7 +28,8 @@ def pages(
     front = make_front(found)
     rows = [[record[name] for name in TAKEN] for record in records(front.records)]
     data = {"fields": TAKEN, "rows": rows}
-    yield "index.html", renderer.page("index.html.j2", "index.html", front=front, data=data)
+    terms = {name: text for name, _, text in definitions()}
+    yield "index.html", renderer.page("index.html.j2", "index.html", front=front, data=data, terms=terms)
     yield "definitions.html", renderer.page("definitions.html.j2", "definitions.html", terms=definitions())
     yield "trends.html", _trends(renderer, found, accepted)
     for one in DOCUMENTS:
@@ -50,6 +51,9 @@ def definitions() -> list[tuple[str, str, str]]:
     found = [(m.name, f"{m.title}, {m.unit}" if m.unit else m.title, m.definition) for m in METRICS]
     return [
         *found,
+        ("gpu_busy", "GPU busy, %", hardware.GPU_BUSY),
+        ("energy", "J/token", hardware.ENERGY),
+        ("weights", "added weights", hardware.WEIGHTS),
         ("lossless", "lossless", LOSSLESS),
         ("worth", "verdict", WORTH),
         ("unconditional", "accepted of all drafts", UNCONDITIONAL),
