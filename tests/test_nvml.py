@@ -96,9 +96,10 @@ def exported() -> list[str]:
     return [name for name in re.findall(r"^int (nvml\w+)\(", source, re.M) if name != "nvmlShutdown"]
 
 
+POLLED_POWER = "polled: averaged over 1 s on Ampere (except GA100) or newer, instantaneous on GA100 and older"
 FALLBACKS = {
     "nvmlDeviceGetSamples": {"gpu_busy_pct": "polled", "memory_busy_pct": "polled"},
-    "nvmlDeviceGetFieldValues": {"power_w": "polled, a mean on GA100 and later"},
+    "nvmlDeviceGetFieldValues": {"power_w": POLLED_POWER},
     "nvmlDeviceGetMemoryInfo_v2": {"memory_used_bytes": "with the driver's reserve"},
     "nvmlDeviceGetCurrentClocksEventReasons": {"clock_reasons": "throttle reasons"},
     "nvmlDeviceGetComputeRunningProcesses_v3": {"foreign_processes": "older list"},
@@ -208,3 +209,24 @@ def test_nvml_bindings_that_are_missing_or_wrong_are_named(tmp_path: Path) -> No
         (tmp_path / name / "pynvml.py").write_text(text)
         one = series(scenario(), PYTHONPATH=str(tmp_path / name))["power_w"]
         assert one.status == "error" and "pip install nvidia-ml-py" in (one.detail or "")
+
+
+def test_nvml_bindings_that_lack_one_function_lose_one_quantity(tmp_path: Path) -> None:
+    (tmp_path / "pynvml.py").write_text(
+        "import sys\n"
+        f"sys.path.remove({str(tmp_path)!r})\n"
+        "del sys.modules['pynvml']\n"
+        "import pynvml\n"
+        "del pynvml.nvmlDeviceGetTemperature\n"
+    )
+    one = series(scenario(), PYTHONPATH=str(tmp_path))
+    assert {name for name, value in one.items() if value.status != "ok"} == {"temperature_c"}
+    assert one["temperature_c"].status == "unsupported"
+    assert "too old" in (one["temperature_c"].detail or "")
+
+
+def test_nvml_driver_samples_keep_their_moments_however_long_the_call_took() -> None:
+    steps = [{"at": 0.0, "do": "begin"}, {"at": 2.0, "do": "poll"}]
+    steps += [{"at": 4.0, "do": "poll", "env": {"FAKE_STALL": "nvmlDeviceGetSamples"}}]
+    busy = series(scenario(steps=[*steps, {"at": 10.0, "do": "end"}]))["gpu_busy_pct"]
+    assert len(busy.at_s) > 50 and list(busy.at_s) == sorted(set(busy.at_s))

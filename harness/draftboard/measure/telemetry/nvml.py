@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -92,6 +93,8 @@ def _explain(error: Exception) -> Refusal:
     code = getattr(error, "value", None)
     if isinstance(error, ImportError):
         return Refusal("error", f"the bindings are missing: {error}; pip install nvidia-ml-py")
+    if isinstance(error, AttributeError) and hasattr(sys.modules.get("pynvml"), "nvmlInit"):
+        return Refusal("unsupported", f"the bindings are too old: {error}; pip install -U nvidia-ml-py")
     if isinstance(error, AttributeError):
         return Refusal("error", f"the module pynvml is not NVIDIA's: {error}; pip install nvidia-ml-py")
     if code in _UNSUPPORTED:

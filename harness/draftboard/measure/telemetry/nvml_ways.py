@@ -19,6 +19,9 @@ from draftboard.measure.telemetry.reading import Explain, NothingNew, Point, Way
 _DRAIN_S = 1.0
 """The driver's buffers hold many seconds, and its PCIe counters take a while to read."""
 
+PLAIN_POWER = "polled: averaged over 1 s on Ampere (except GA100) or newer, instantaneous on GA100 and older"
+"""What nvmlDeviceGetPowerUsage answers."""
+
 _VALUE_FIELDS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """Members of nvmlValue_t by nvmlValueType_t."""
 
@@ -104,12 +107,13 @@ class _Samples:
             raise
         self._any = True
         self._seen = max([self._seen, *(sample.timeStamp for sample in samples)])
-        offset, member = now - time.time(), _VALUE_FIELDS[kind]
+        offset, member = time.monotonic() - time.time(), _VALUE_FIELDS[kind]
         return [(s.timeStamp / 1e6 + offset, float(getattr(s.sampleValue, member))) for s in samples]
 
 
 def _power(card: Any) -> list[Way]:
-    """The value of this instant; the plain call answers a one-second mean on newer GPUs."""
+    """The value of this instant; what the plain call means depends on the GPU (NVIDIA's reference of
+    nvmlDeviceGetPowerUsage)."""
 
     def instant() -> float:
         (value,) = nvml.nvmlDeviceGetFieldValues(card, [nvml.NVML_FI_DEV_POWER_INSTANT])
@@ -117,5 +121,5 @@ def _power(card: Any) -> list[Way]:
             raise nvml.NVMLError(value.nvmlReturn)
         return float(getattr(value.value, _VALUE_FIELDS[value.valueType])) / 1000
 
-    mean = _polled("polled, a mean on GA100 and later", lambda: nvml.nvmlDeviceGetPowerUsage(card) / 1000)
-    return [_polled("instant", instant), mean]
+    plain = _polled(PLAIN_POWER, lambda: nvml.nvmlDeviceGetPowerUsage(card) / 1000)
+    return [_polled("instant", instant), plain]
