@@ -169,16 +169,22 @@ def gpu(busy: float, watts: float) -> Telemetry:
         "sm_util_pct": Series("%", "mean", "ok", at_s=(10.0,), values=(12.5,)),
         "dram_bandwidth_pct": Series("% of peak", "mean", "no_permission"),
         "foreign_processes": Series("processes", "gauge", "ok", at_s=(0.0,), values=(0.0,)),
-        "clock_reasons": Series("bits", "gauge", "not_sampled"),
+        "clock_reasons": Series("bits", "gauge", "ok", at_s=(1, 2, 3, 4), values=(0, 0, 0, 4)),
         "sm_clock_mhz": gauge(1500, "MHz"),
     }
     own = {
         "process_cpu_pct": gauge(99, "%"),
-        "process_rss_bytes": Series("bytes", "gauge", "not_sampled"),
+        "process_rss_bytes": gauge(2.5e9, "bytes"),
     }
     devices = (DeviceWindow("Tiny CPU", "cpu", None, own), DeviceWindow("Tiny GPU", "gpu", None, series))
     window = Window(10.0, 0.5, devices)
-    return Telemetry(window, replies=7, tokens=1000, software={})
+    return Telemetry(
+        window, replies=7, tokens=1000, software={"driver": "570.1"}, torch_allocated_peak_bytes=3_000_000
+    )
+
+
+def html_of(out: Path) -> str:
+    return next(out.rglob("guess-k4-arm00001-chat.html")).read_text()
 
 
 def test_telemetry_stands_in_the_table_and_on_the_arms_page(tmp_path):
@@ -212,6 +218,17 @@ def test_telemetry_stands_in_the_table_and_on_the_arms_page(tmp_path):
         given["class"] for tag, given in page.all if tag == "rect" and "arm" in (given.get("class") or "")
     ]
     assert bands == ["arm0", "arm1"]
+    assert "Tiny GPU: of 4 samples its clocks were held back by power cap in 25%." in page.said
+    assert "driver 570.1." in page.said
+    lines = {
+        name: re.findall(r"<td>(.*?)</td>", rest)
+        for name, rest in re.findall(r'<tr><th scope="row">([^<]*)</th>((?:<td>[^<]*</td>)+)', html_of(out))
+    }
+    assert lines["Tiny CPU: process_rss_bytes (peak)"] == ["2,500.0 MB", "2,500.0 MB", "20"]
+    assert lines["memory allocated by torch (peak)"][:2] == ["3.0 MB", "3.0 MB"]
+    assert lines["memory reserved by torch (peak)"][1] == "– (not recorded)"
+    assert lines["energy by the counter"][1] == "– (unsupported: no counter)"
+    assert lines["energy by power over time"] == ["2,000 J", "1,000 J", "20"]
     labels = [given.get("aria-label") for tag, given in page.all if tag == "svg"]
     assert "Tiny GPU: gpu_busy_pct over time, arm by arm" in labels
     other = Elements(next(out.rglob("guess-k2-unread-chat.html")).read_text())

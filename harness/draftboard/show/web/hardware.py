@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from markupsafe import Markup
 
-from draftboard.judge.telemetry import Figure, Summary, summarise
+from draftboard.judge.telemetry import PEAKS, Figure, Summary, summarise
+from draftboard.judge.telemetry_validity import THROTTLES
 from draftboard.record.records import Arm, RunRecord
-from draftboard.record.telemetry import Telemetry
+from draftboard.record.telemetry import DeviceWindow, Telemetry
 from draftboard.show import words
 from draftboard.show.collect import Entry
 from draftboard.show.web.page import Fact, Section, said
@@ -70,29 +71,51 @@ def section(run: RunRecord, baseline: Arm, arm: Arm) -> Section:
     if arm.telemetry is None:
         return Section(None, (), (), arm.telemetry_missing or "not sampled")
     own = summarise(arm.telemetry, run.idle)
-    base = summarise(baseline.telemetry, run.idle) if baseline.telemetry else None
-    lines = tuple(_lines(own, base))
+    plain = baseline.telemetry
+    base = dict(_figures(plain, summarise(plain, run.idle))) if plain else {}
+    lines = tuple(_lines(dict(_figures(arm.telemetry, own)), base))
     parts = [("plain decoding", baseline.telemetry), (arm.card.label, arm.telemetry)]
     shown = [(name, one) for name, one in parts if one is not None]
     notes = [f"{own.seconds:.1f} s of sampling over {own.replies} replies.", *own.warnings]
     notes += [f"{device.name}: {note}" for device in own.devices for note in device.notes]
+    notes += [f"{name} {version}." for name, version in arm.telemetry.software.items()]
+    notes += [note for device in arm.telemetry.window.devices for note in _clock_reasons(device)]
     return Section(bands(shown if arm.id != baseline.id else shown[-1:]), lines, tuple(notes))
 
 
-def _lines(own: Summary, base: Summary | None) -> Iterator[tuple[str, ...]]:
-    theirs = dict(_figures(base)) if base else {}
-    for name, figure in _figures(own):
-        yield name, _said(theirs.get(name)), _said(figure)
+def _clock_reasons(device: DeviceWindow) -> Iterator[str]:
+    """What held a GPU's clocks back, or that nothing did; nothing where that was not recorded."""
+    found = device.series.get("clock_reasons")
+    if found is None or found.status != "ok" or not found.values:
+        return
+    count = len(found.values)
+    shares = {why: sum(bool(int(v) & bit) for v in found.values) / count for bit, why in THROTTLES.items()}
+    shown = ", ".join(f"{why} in {share:.0%}" for why, share in shares.items() if share)
+    yield f"{device.name}: of {count} samples its clocks were held back by {shown or 'nothing'}."
 
 
-def _figures(summary: Summary) -> Iterator[tuple[str, Figure]]:
+def _lines(own: dict[str, Figure], base: dict[str, Figure]) -> Iterator[tuple[str, ...]]:
+    for name, figure in own.items():
+        yield name, _said(base.get(name)), _said(figure), str(figure.samples or words.DASH)
+
+
+def _figures(telemetry: Telemetry, summary: Summary) -> Iterator[tuple[str, Figure]]:
     for device in summary.devices:
         for name, figure in device.figures.items():
-            yield f"{device.name}: {name}", figure
+            yield f"{device.name}: {name}{' (peak)' if name in PEAKS else ''}", figure
+    if any(device.kind != "cpu" for device in summary.devices):
+        yield "memory allocated by torch (peak)", _recorded(telemetry.torch_allocated_peak_bytes)
+        yield "memory reserved by torch (peak)", _recorded(telemetry.torch_reserved_peak_bytes)
     yield "power", summary.power_w
     yield "power at rest", summary.idle_power_w
+    yield "energy by the counter", summary.energy_counter_j
+    yield "energy by power over time", summary.energy_integrated_j
     yield "energy per token", summary.j_per_token_gross
     yield "energy per token, less that at rest", summary.j_per_token_net
+
+
+def _recorded(size: int | None) -> Figure:
+    return Figure(size, "bytes", missing="not recorded" if size is None else None)
 
 
 def _said(figure: Figure | None) -> str:
@@ -100,6 +123,8 @@ def _said(figure: Figure | None) -> str:
         return words.DASH
     if figure.value is None:
         return f"{words.DASH} ({figure.missing})"
+    if figure.unit.startswith("bytes"):
+        return f"{figure.value / 1e6:,.1f} MB{figure.unit.removeprefix('bytes')}"
     return f"{figure.value:,.4g} {figure.unit}"
 
 
