@@ -11,10 +11,12 @@ import pytest
 
 from draftboard.errors import UserError
 from draftboard.judge.metrics import METRICS
+from draftboard.judge.terms import Terms
 from draftboard.record.records import Generation, Training, Weights
 from draftboard.record.store import Store
 from draftboard.show import site
 from draftboard.show.collect import read_all
+from draftboard.show.web import charts
 from draftboard.show.web.boards import make_front
 from draftboard.show.web.page import Board
 from record_factory import ENVIRONMENT, GUESSING, PLAIN, random_arms
@@ -42,7 +44,7 @@ def built(tmp_path_factory) -> tuple[Store, Path]:
 def test_the_figures_equal_plain_loops_over_the_files(built):
     store, page = built
     found, front = everything(page.parent), Elements(page.read_text())
-    checked = 0
+    checked = sizes = 0
     for folder in store.root.glob("*/run-*"):
         run = json.loads((folder / "run.json").read_text())
         arms = {a["id"]: a for a in (json.loads(p.read_text()) for p in folder.glob("*-*.json"))}
@@ -73,13 +75,37 @@ def test_the_figures_equal_plain_loops_over_the_files(built):
                 assert found.values[f"{key}/{name}"] == pytest.approx(value, rel=1e-9, abs=1e-9), key
                 assert float(found.texts[f"{key}/{name}"]) == pytest.approx(value, abs=0.051), key
                 checked += 1
+            share = draft / milliseconds
+            assert found.values[f"{key}/draft_share"] == pytest.approx(share, rel=1e-9, abs=1e-9), key
+            assert found.texts[f"{key}/draft_share"] == f"{share:.1%}"
+            if f"{key}/weight_bytes" in front.texts:
+                size = arm["weights"]["bytes"]
+                assert front.values[f"{key}/weight_bytes"] == size
+                assert front.texts[f"{key}/weight_bytes"] == f"{size / 1e6:.1f} MB"
+                sizes += 1
         for arm_id, own in pace.items():
             speedup = pace[run["baseline"]] / own
             assert found.values[f"{run['id']}/{arm_id}/speedup"] == pytest.approx(speedup)
             slower = " slower" if speedup < 1 else ""
             assert front.texts[f"{run['id']}/{arm_id}/speedup"] == f"{speedup:.2f}x{slower}"
             checked += 1
-    assert checked == 3 * 3 * 6
+    assert checked == 3 * 3 * 6 and sizes == 2 * 3
+
+
+def test_a_negative_rest_is_drawn_back_from_the_end():
+    drawn = str(charts.terms_bars(Terms(2.0, 10.0, 1.0, 9.0, -2.0)))
+    assert "take 20.0 ms by plain decoding and 8.0 ms in a round" in drawn and "other -2.00 ms" in drawn
+    boxes = re.findall(r'class="(draft|verify|other)" x="([\d.]+)" y="42" width="([\d.]+)"', drawn)
+    found = {name: (float(x), float(width)) for name, x, width in boxes}
+    end = sum(found["verify"])
+    assert found["other"][1] == pytest.approx(2 * found["draft"][1], abs=0.01)
+    assert sum(found["other"]) == pytest.approx(end, abs=0.01)
+
+
+def test_a_figure_without_an_interval_says_why(built):
+    html = next(built[1].parent.rglob("guess-k4-guess4-chat.html")).read_text()
+    lines = re.findall(r'</span></td><td>([^<]*)</td><td class="left">([^<]*)</td></tr>', html)
+    assert len(lines) == len(METRICS) and all(interval or remark for interval, remark in lines)
 
 
 def test_pages_need_nothing_from_outside(built):

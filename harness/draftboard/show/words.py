@@ -14,6 +14,9 @@ DASH = "–"
 
 Tone = Literal["plain", "gain", "loss", "bad", "quiet"]
 
+RANKS: dict[Tone, int] = {"gain": 3, "plain": 2, "quiet": 2, "loss": 1, "bad": 0}
+"""What verdicts are sorted by."""
+
 _FORMATS = {
     "x": "{:.2f}x",
     "tokens/round": "{:.2f}",

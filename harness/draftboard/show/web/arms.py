@@ -23,6 +23,9 @@ FEW = 5
 """Prompts named as the best and as the worst."""
 
 
+NO_INTERVAL = "no interval is reckoned for a mean or percentile over single replies"
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """A metric of the arm; `missing` says why it or its interval is unknown."""
@@ -137,7 +140,8 @@ def _figures(sample: Sample, row: Row) -> list[Figure]:
         one = metric.of(sample)
         spread = "" if one.lo is None else f"{words.figure(one.lo, metric.unit)}{words.DASH}"
         interval = spread and spread + words.figure(one.hi, metric.unit)
-        missing = one.missing or ""
+        bare = one.value is not None and one.lo is None
+        missing = one.missing or (NO_INTERVAL if bare else "")
         made.append(Figure(metric.name, words.with_unit(metric), figure(row, metric.name), interval, missing))
     return made
 

@@ -19,9 +19,6 @@ from draftboard.show.web.page import Board, Cell, Fact, Front, Line, TaskFact, m
 TaskKey = tuple[str, str]
 """Name and hash of a task: two that go by one name have a column each."""
 
-RANKS = {"gain": 3, "plain": 2, "loss": 1, "bad": 0}
-"""What verdicts are sorted by."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Group:
@@ -173,7 +170,7 @@ def _line(
         k="" if row.k is None else str(row.k),
         mechanism=said(row.card.mechanism),
         needs=said(row.card.needs),
-        worth=replace(said(verdict.text, tone=verdict.tone), value=str(RANKS[verdict.tone])),
+        worth=replace(said(verdict.text, tone=verdict.tone), value=str(words.RANKS[verdict.tone])),
         origin=_origin(row),
         training=tuple(_training(row, last)),
         memory=_memory(row),
@@ -222,7 +219,11 @@ def _training(row: Row, entry: Entry) -> Iterator[Fact]:
 def _memory(row: Row) -> Fact:
     if row.error:
         return said("", "the arm failed")
-    return replace(said(f"{row.weight_bytes / 1e6:.1f} MB"), value=str(row.weight_bytes))
+    return replace(
+        said(f"{row.weight_bytes / 1e6:.1f} MB"),
+        value=str(row.weight_bytes),
+        key=f"{row.run}/{row.arm}/weight_bytes",
+    )
 
 
 def environment(run: RunRecord) -> list[tuple[str, str]]:

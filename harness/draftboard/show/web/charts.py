@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from draftboard.judge.positions import Position
 from draftboard.judge.prompts import ContextBin, PromptFigures
@@ -29,18 +29,19 @@ def whisker(value: float, lo: float | None, hi: float | None, top: float) -> Mar
 
 
 def terms_bars(terms: Terms) -> Markup:
-    """What the tokens of one round cost plain decoding, above what the round costs."""
+    """What the tokens of one round cost plain decoding, above what the round costs. A part below zero is
+    drawn back from the end of those before it."""
     plain = terms.acceptance_length * terms.t_target_ms
-    times = (terms.t_draft_ms, terms.t_verify_ms, max(terms.t_other_ms, 0.0))
+    times = (terms.t_draft_ms, terms.t_verify_ms, terms.t_other_ms)
     width, left = 620.0, 108.0
-    scale = (width - left - 70) / max(plain, sum(times))
+    scale = (width - left - 70) / max(plain, sum(ms for ms in times if ms > 0))
     parts = [text("plain decoding", left - 8, 21, "end"), text("one round", left - 8, 57, "end")]
     parts += [
         _segment("target", left, 6, plain * scale, f"{terms.acceptance_length:.2f} tokens, {plain:.2f} ms")
     ]
     at = left
     for (class_, name), ms in zip(ROUND_PARTS, times, strict=True):
-        parts.append(_segment(class_, at, 42, ms * scale, f"{name} {ms:.2f} ms"))
+        parts.append(_segment(class_, at + min(ms, 0.0) * scale, 42, abs(ms) * scale, f"{name} {ms:.2f} ms"))
         at += ms * scale
     ends = ((left + plain * scale, 21, plain), (at, 57, sum(times)))
     parts += [text(f"{ms:.1f} ms", x + 6, y, "start") for x, y, ms in ends]
@@ -155,9 +156,3 @@ def round_strip(rounds: Rounds) -> Markup:
     label = f"Time of each of {len(spans)} rounds, the longest {tallest:.1f} ms"
     box = f"0 0 {width} {height:g}"
     return tag("svg", *drawn, class_="strip", role="img", aria_label=label, viewBox=box, width=width)
-
-
-def legend(*parts: tuple[str, str]) -> Markup:
-    """Names of colours: (class, name)."""
-    keys = (Markup(f'<span><i class="key {escape(c)}"></i>{escape(name)}</span>') for c, name in parts)
-    return Markup(f'<p class="legend">{Markup(" ").join(keys)}</p>')
