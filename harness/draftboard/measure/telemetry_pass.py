@@ -55,9 +55,10 @@ def sample_arms(session: Session) -> None:
 def with_telemetry(run: RunRecord, arms: Sequence[Arm], journal: Journal) -> tuple[RunRecord, list[Arm]]:
     """The records with what the journal holds for them, or the reason why it holds nothing."""
     notes = {entry.data["of"]: entry.data for entry in journal.read() if entry.kind == "telemetry"}
+    cut_short = _cut_short(arms, set(notes))
 
     def found(kind: type[T], of: str) -> tuple[T | None, str | None]:
-        data = notes.get(of, {"found": None, "missing": CUT_SHORT})
+        data = notes.get(of, {"found": None, "missing": cut_short})
         return from_json(kind, data["found"], of) if data["found"] else None, data["missing"]
 
     idle, idle_missing = found(Window, IDLE)
@@ -66,6 +67,14 @@ def with_telemetry(run: RunRecord, arms: Sequence[Arm], journal: Journal) -> tup
         telemetry, missing = found(Telemetry, arm.id)
         sampled.append(replace(arm, telemetry=telemetry, telemetry_missing=missing))
     return replace(run, idle=idle, idle_missing=idle_missing), sampled
+
+
+def _cut_short(arms: Sequence[Arm], noted: set[str]) -> str:
+    """Why there are no notes of some: the first arm without one was running when the run ended."""
+    last = next((arm for arm in arms if arm.id not in noted), None) if IDLE in noted else None
+    if last is None:
+        return CUT_SHORT
+    return f"not sampled: the run ended within the telemetry of {last.drafter} (K={last.k})"
 
 
 def _open(device: torch.device, seconds: float) -> Sampler | NullSampler:
