@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from draftboard.record.telemetry import Series
 from record_factory import make_arm, make_baseline, make_run, plain_trace
 from test_telemetry import gpu_window, missing, telemetry
 
@@ -52,6 +53,8 @@ def test_gpu_check_fails_where_telemetry_is_missing_or_silent() -> None:
     assert failures(telemetry()) == []
     assert failures(None) == ["guess: no telemetry: not sampled"]
     assert failures(telemetry(gpu_window(**silent))) == ["guess: GPU told nothing"]
+    broken = Series("W", "gauge", "error", detail="unknown error")
+    assert failures(telemetry(gpu_window(power_w=broken))) == ["guess: GPU: power_w: unknown error"]
 
 
 @pytest.mark.proof

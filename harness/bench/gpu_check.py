@@ -200,7 +200,7 @@ def tell_row(row: Row) -> None:
 
 
 def telemetry(record: RunRecord, arm: Arm) -> Iterator[str]:
-    """Tells every field; a GPU of which nothing at all is told is a failure."""
+    """Tells every field; one that ended in an error is a failure, and so is a device that told nothing."""
     if arm.telemetry is None:
         yield f"{arm.drafter}: no telemetry: {arm.telemetry_missing}"
         return
@@ -208,6 +208,8 @@ def telemetry(record: RunRecord, arm: Arm) -> Iterator[str]:
         for name, one in device.series.items():
             shown = f"{len(one.values)} values, last {one.values[-1]:g} {one.unit}" if one.values else ""
             print(f"    {device.name}: {name}: {one.status} {shown} {one.detail or ''}".rstrip())
+            if one.status == "error":
+                yield f"{arm.drafter}: {device.name}: {name}: {one.detail}"
         if all(one.status != "ok" for one in device.series.values()):
             yield f"{arm.drafter}: {device.name} told nothing"
     if record.environment.device_type == "cuda" and len(arm.telemetry.window.devices) < 2:
