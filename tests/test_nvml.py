@@ -54,9 +54,14 @@ def test_nvml_goes_by_pci_address_without_a_uuid_and_by_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("change", [{"name": "Another GPU"}, {"memory_bytes": MEMORY // 2}])
-def test_nvml_refuses_a_gpu_that_is_not_the_one_described(change: dict[str, object]) -> None:
-    missing = series(scenario(gpu(**change)))["power_w"]
-    assert missing.status == "error" and "torch sees" in (missing.detail or "") and missing.values == ()
+def test_nvml_refuses_by_pci_and_notes_by_uuid_a_gpu_that_is_not_as_described(
+    change: dict[str, object],
+) -> None:
+    by_bus = series(scenario(gpu(uuid=None, pci="0000:01:00.0", **change)))["power_w"]
+    assert by_bus.status == "error" and "torch sees" in (by_bus.detail or "") and by_bus.values == ()
+    ((window,),) = drive(scenario(gpu(**change)))
+    assert window.devices[0].series["power_w"].status == "ok"
+    assert "torch sees" in window.devices[0].notes[0]
 
 
 def test_nvml_units_are_watts_joules_bytes_and_percent() -> None:

@@ -34,16 +34,18 @@ class AnotherGpu(Exception):
 
 def find(gpu: GpuRef) -> Found:
     """The NVML device of a GPU. Raises NVMLError when NVML does not know it, AnotherGpu when it is not it."""
-    handle = _handle(gpu)
+    handle, by_uuid = _handle(gpu)
     mig = bool(_or(lambda: nvml.nvmlDeviceIsMigDeviceHandle(handle).value, 0))
     card = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle) if mig else handle
     sliced = mig or bool(_or(lambda: nvml.nvmlDeviceGetMigMode(handle)[0], 0))
-    if not sliced:
-        _check(gpu, handle)
-    return Found(handle, card, mig, _notes(mig, sliced))
+    differs = None if sliced else _difference(gpu, handle)
+    if differs and not by_uuid:
+        raise AnotherGpu(differs)
+    return Found(handle, card, mig, (*_notes(mig, sliced), *([differs] if differs else [])))
 
 
-def _handle(gpu: GpuRef) -> Any:
+def _handle(gpu: GpuRef) -> tuple[Any, bool]:
+    """The handle, and whether a UUID led to it, which no two devices share."""
     names = [gpu.mig] if gpu.mig else []
     names += [f"{prefix}{gpu.uuid}" for prefix in ("GPU-", "MIG-") if gpu.uuid]
     tries = [(nvml.nvmlDeviceGetHandleByUUID, name) for name in names]
@@ -51,18 +53,19 @@ def _handle(gpu: GpuRef) -> Any:
     failure: Exception = AnotherGpu("torch tells neither its UUID nor its PCI address")
     for look_up, key in tries:
         try:
-            return look_up(key)
+            return look_up(key), look_up is nvml.nvmlDeviceGetHandleByUUID
         except nvml.NVMLError as error:
             failure = error
     raise failure
 
 
-def _check(gpu: GpuRef, handle: Any) -> None:
-    """Name and size must agree. Not for slices, which torch and NVML name and size in their own ways."""
+def _difference(gpu: GpuRef, handle: Any) -> str | None:
+    """How name and size disagree, if they do. Not for slices, which torch and NVML describe differently."""
     name = _or(lambda: text(nvml.nvmlDeviceGetName(handle)), gpu.name)
     total = _or(lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).total), gpu.memory_bytes)
     if name != gpu.name or abs(total - gpu.memory_bytes) > MEMORY_SLACK * gpu.memory_bytes:
-        raise AnotherGpu(f"torch sees {gpu.name} with {gpu.memory_bytes} bytes, NVML {name} with {total}")
+        return f"torch sees {gpu.name} with {gpu.memory_bytes} bytes, NVML {name} with {total}"
+    return None
 
 
 def _notes(mig: bool, sliced: bool) -> tuple[str, ...]:
