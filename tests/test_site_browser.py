@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from draftboard.record.store import Store
+from draftboard.record.telemetry import DeviceWindow, Series, Telemetry, Window
 from draftboard.show import export, site
 from draftboard.show.collect import read_all
 from draftboard.show.web import shared
@@ -250,6 +251,37 @@ def test_axe_finds_nothing_serious(browser, built, scheme, rules):
     names = ("guess-k4-hostile*odd.html", "*m1k4-chat-replies.html", "run-chat/index.html")
     for file in (*sorted(out.glob("*.html")), *(arm_page(out, name) for name in names)):
         with opened(browser, file, color_scheme=scheme) as page:
+            found += [(file.name, *one) for one in serious(page, rules)]
+    assert found == []
+
+
+def sampled(watts: float) -> Telemetry:
+    at, values = tuple(i / 2 for i in range(20)), tuple(watts + i for i in range(20))
+    series = {
+        "gpu_busy_pct": Series("%", "gauge", "ok", at_s=at, values=values),
+        "power_w": Series("W", "gauge", "ok", at_s=at, values=values),
+    }
+    window = Window(10.0, 0.5, (DeviceWindow("Tiny GPU", "gpu", None, series),))
+    return Telemetry(window, replies=7, tokens=1000, software={})
+
+
+@pytest.mark.parametrize(("scheme", "rules"), [("light", None), ("dark", CONTRAST)])
+def test_axe_finds_nothing_serious_in_telemetry_and_trends(browser, tmp_path, scheme, rules):
+    store, out, found = Store(tmp_path / "results"), tmp_path / "out", []
+    for number in range(2):
+        base, arm = (
+            replace(one, telemetry=sampled(30 + number), telemetry_missing=None)
+            for one in random_arms(number, 6)
+        )
+        gpu = replace(ENVIRONMENT, device_type="cuda")
+        when = f"2026-0{number + 1}-01T00:00:00Z"
+        more = {"run": f"m{number}", "created_utc": when, "environment": gpu}
+        write(store, number, "chat", arms=[base, arm], prompts=6, **more)
+    site.build(store, out, ROOT)
+    assert "gpu_busy_pct over time" in arm_page(out, "guess-k4-arm00001-chat.html").read_text()
+    for file in (out / "index.html", out / "trends.html", arm_page(out, "guess-k4-arm00001-chat.html")):
+        with opened(browser, file, color_scheme=scheme) as page:
+            assert file.name == "index.html" or page.locator("svg.plot").count() > 0
             found += [(file.name, *one) for one in serious(page, rules)]
     assert found == []
 
