@@ -235,6 +235,27 @@ def test_telemetry_stands_in_the_table_and_on_the_arms_page(tmp_path):
     assert "Not known: the pass was cut short." in other.said
 
 
+def test_joules_a_token_equal_a_plain_loop_over_the_file(tmp_path):
+    store = Store(tmp_path / "results")
+    base, arm = random_arms(1, 4)
+    told, watts = gpu(60, 100), tuple(100.0 + 7 * i for i in range(20))
+    cpu, card = told.window.devices
+    card = replace(card, series={**card.series, "power_w": replace(card.series["power_w"], values=watts)})
+    told = replace(told, window=replace(told.window, devices=(cpu, card)))
+    arms = [base, replace(arm, telemetry=told, telemetry_missing=None)]
+    write(store, 1, "chat", arms=arms, prompts=4, environment=replace(ENVIRONMENT, device_type="cuda"))
+    html = site.build(store, tmp_path / "out", ROOT).read_text()
+    record = json.loads(next(store.root.rglob("guess-k4-*.json")).read_text())["telemetry"]
+    power = record["window"]["devices"][1]["series"]["power_w"]
+    joules, before, at = 0.0, power["values"][0], 0.0
+    for moment, value in zip(power["at_s"], power["values"], strict=True):
+        joules, before, at = joules + (moment - at) * (before + value) / 2, value, moment
+    joules += (record["window"]["seconds"] - at) * before
+    shown = re.findall(r'data-value="([\d.]+)">([\d.]+) J<', html)
+    assert len(shown) == 1 and float(shown[0][0]) == pytest.approx(joules / record["tokens"])
+    assert shown[0][1] == f"{joules / record['tokens']:.3g}"
+
+
 def test_a_run_without_a_gpu_says_so(tmp_path):
     store = Store(tmp_path / "results")
     write(store, 1, "chat")
