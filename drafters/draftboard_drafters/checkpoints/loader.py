@@ -12,9 +12,10 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from draftboard.drafter import Origin
+from draftboard.drafter import Origin, Training
 from draftboard.errors import UserError, unknown
 from draftboard_drafters.checkpoints import layouts
+from draftboard_drafters.checkpoints.cards import training_of
 from draftboard_drafters.checkpoints.config import Config
 from draftboard_drafters.checkpoints.files import open_checkpoint
 from draftboard_drafters.checkpoints.record import Checkpoint, Expected, Plan, Shapes
@@ -27,7 +28,8 @@ def load(path: str, revision: str | None = None) -> Checkpoint:
     """The checkpoint in a folder or under a hub id.
 
     Raises UserError, naming file and reason, when nothing is there, no layout recognises it, it cannot be
-    run here, or a tensor is missing, unexpected, or of another shape or kind than its layout says.
+    run here, or a tensor is missing, unexpected, or of another shape or kind than its layout says; and when
+    a card beside the weights speaks of others.
     """
     source = open_checkpoint(path, revision, belonging)
     shapes = {key: stored.shape for key, stored in source.tensors.items()}
@@ -39,8 +41,8 @@ def load(path: str, revision: str | None = None) -> Checkpoint:
     if "d2t" in tensors:
         check_map(tensors, plan.spec.vocab_size, path)
     own = source.config.section(OWN_SECTION)
-    trained_here = own.maybe("origin", str) == "trained here"
-    return assemble(plan, tensors, path, "trained here" if trained_here else "published")
+    origin: Origin = "trained here" if own.maybe("origin", str) == "trained here" else "published"
+    return assemble(plan, tensors, path, origin, training_of(path))
 
 
 def belonging(config: Config, keys: Collection[str]) -> list[str]:
@@ -69,7 +71,13 @@ def load_as(method: str, path: str, revision: str | None = None) -> Checkpoint:
     return checkpoint
 
 
-def assemble(plan: Plan, tensors: Mapping[str, Tensor], path: str, origin: Origin) -> Checkpoint:
+def assemble(
+    plan: Plan,
+    tensors: Mapping[str, Tensor],
+    path: str,
+    origin: Origin,
+    training: Training | None = None,
+) -> Checkpoint:
     """The record of a plan and its tensors, by their names in the record."""
     spec = {field.name: getattr(plan.spec, field.name) for field in dataclasses.fields(plan.spec)}
     return Checkpoint(
@@ -80,6 +88,7 @@ def assemble(plan: Plan, tensors: Mapping[str, Tensor], path: str, origin: Origi
         path=path,
         sha256=digest(tensors),
         origin=origin,
+        training=training,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from draftboard.drafter import FINAL_NORM, Origin, UserError
+from draftboard.drafter import FINAL_NORM, Origin, Training, UserError
 from draftboard_drafters._layers import Geometry, Rope, Sight
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -163,6 +163,8 @@ class Checkpoint(Spec):
     path: str
     sha256: str
     origin: Origin
+    training: Training | None = None
+    """What its training cost, where a card beside the weights says so."""
 
     def describe(self) -> str:
         """What was recognised, in one line."""

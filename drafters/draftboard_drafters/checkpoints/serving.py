@@ -11,7 +11,6 @@ from torch import Tensor
 
 from draftboard.drafter import FINAL_NORM, Target, UserError, Weights
 from draftboard_drafters._layers import Vocabulary
-from draftboard_drafters.checkpoints.cards import training_of
 from draftboard_drafters.checkpoints.record import TARGETS, Checkpoint
 
 _CHUNK = 64
@@ -52,8 +51,8 @@ def serve(checkpoint: Checkpoint, target: Target) -> Served:
         del placed[name]
     vocabulary = Vocabulary(target, placed.get("embed_tokens.weight"), placed.get("lm_head.weight"), ids)
     size = sum(tensor.numel() * tensor.element_size() for tensor in placed.values())
-    training = training_of(checkpoint.path)
-    return Served(placed, Weights(size, checkpoint.sha256, checkpoint.origin, training), vocabulary)
+    weights = Weights(size, checkpoint.sha256, checkpoint.origin, checkpoint.training)
+    return Served(placed, weights, vocabulary)
 
 
 def _check_fit(checkpoint: Checkpoint, target: Target) -> None:
