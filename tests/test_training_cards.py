@@ -16,6 +16,7 @@ from draftboard_drafters.checkpoints.shipped import SHIPPED as SHIPPED_WORD
 from draftboard_drafters.checkpoints.shipped import located
 from draftboard_drafters.training.cards import Data, write_card
 from draftboard_drafters.training.loop import Settings, State, train
+from draftboard_drafters.training.tables import tables
 from shipped import MODULES
 from tiny import tiny_target
 from training_factory import RECIPES, SIZES, everything, recipe, tiny_store
@@ -69,6 +70,11 @@ def test_shipped_weights_are_those_of_their_card(folder: Path) -> None:
     assert training_of(str(folder)) is not None
     assert card["held_out_length"] == pytest.approx(1 + sum(card["held_out_positions"]), abs=1e-3)
     assert card["curve"][-1]["tokens"] == card["token_visits"]
+
+
+def test_the_readme_shows_the_cards() -> None:
+    shipped = ROOT / "drafters" / "weights" / "smollm2-135m-instruct-q4_1"
+    assert tables(shipped) in (ROOT / "drafters" / "README.md").read_text()
 
 
 def test_the_shipped_weights_stay_small() -> None:

@@ -14,7 +14,9 @@ from draftboard.measure.loading import load_target
 from draftboard_drafters.training import commands
 from draftboard_drafters.training.commands import Job
 from draftboard_drafters.training.evaluate import greedy_sampler
+from draftboard_drafters.training.parts import parts_of_model
 from draftboard_drafters.training.replies import Replies
+from draftboard_drafters.training.states import taps_of
 from shipped import MODULES
 from tiny import tiny_model
 from tiny_folder import byte_tokenizer
@@ -106,7 +108,7 @@ def test_a_method_without_data_or_its_predecessor_says_what_to_do(job: Job) -> N
     with pytest.raises(UserError, match="draftboard train data"):
         commands.run("mtp", job)
     commands.run("data", job)
-    with pytest.raises(UserError, match="no training of 'dflash'"):
+    with pytest.raises(UserError, match="no finished training of 'dflash'"):
         commands.run("dspark", job)
 
 
@@ -114,3 +116,32 @@ def test_methods_come_after_those_they_start_from() -> None:
     order = commands.in_order(commands.modules())
     assert sorted(order) == ["dflash", "draft_model", "dspark", "eagle3", "mtp"]
     assert order.index("dflash") < order.index("dspark")
+
+
+def test_data_that_grew_does_not_continue_another_training(job: Job) -> None:
+    commands.run("data", job)
+    commands.run("mtp", job)
+    commands.run("data", replace(job, reply_tokens=140))
+    with pytest.raises(UserError, match="holds a training whose data is"):
+        commands.run("mtp", job)
+
+
+def test_a_shortened_training_goes_to_the_work_folder(tmp_path: Path) -> None:
+    whole = commands.job(None, tmp_path, tmp_path / "work", tokens=None)
+    short = commands.job(None, tmp_path, tmp_path / "work", tokens=5)
+    assert whole.weights == tmp_path / "drafters" / "weights" / whole.target
+    assert short.weights == tmp_path / "work" / "weights"
+
+
+@pytest.mark.parametrize("changes", [{"attention_bias": True}, {"mlp_bias": True}])
+def test_blocks_that_training_does_not_follow_are_refused_before_it(changes: dict[str, bool]) -> None:
+    with pytest.raises(UserError, match="not plain Llama blocks"):
+        parts_of_model("odd", "", tiny_model(num_hidden_layers=8, **changes))
+
+
+def test_a_norm_on_queries_is_refused_and_so_is_a_shallow_target() -> None:
+    with pytest.raises(UserError, match="q_norm"):
+        parts_of_model("odd", "", tiny_model("qwen3", num_hidden_layers=8))
+    with pytest.raises(UserError, match="at least 7"):
+        taps_of(6)
+    assert taps_of(7) == (2, 3, 4, -1)

@@ -139,3 +139,17 @@ def test_an_epoch_visits_every_text_once_in_groups_of_similar_length(tmp_path: P
     assert sorted(visited, key=str) == sorted(texts.train, key=str)
     assert max(len(group) for group in groups) > 1
     assert groups != texts.groups(texts.train, 40, seed=2)
+
+
+def test_a_store_that_lost_its_end_is_refused_and_not_filled_with_zeros(tmp_path: Path) -> None:
+    Store(tmp_path, LAYOUT).append([5, 6, 7], 1, torch.randn(3, 2, 4))
+    with (tmp_path / "states.bf16").open("r+b") as file:
+        file.truncate(10)
+    with pytest.raises(UserError, match="make it anew"):
+        Store(tmp_path, LAYOUT).append([9], 0, torch.randn(1, 2, 4))
+
+
+def test_a_work_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be a folder of states"):
+        Store(tmp_path / "file", LAYOUT)

@@ -69,10 +69,39 @@ def test_a_training_killed_at_any_step_ends_as_one_that_was_not(
     assert [p.length for p in again.curve] == [p.length for p in whole.curve]
 
 
-def test_a_kill_while_saving_leaves_the_last_save_readable(store: Store, tmp_path: Path) -> None:
-    learn("mtp", store, tmp_path)
-    (tmp_path / "state.new").write_bytes(b"half")
-    assert learn("mtp", store, tmp_path).tokens >= SETTINGS.tokens
+def test_a_kill_while_saving_costs_no_more_than_that_save(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "SAVE_EVERY", -1.0)
+    whole = learn("mtp", store, tmp_path / "whole")
+    real, saves = torch.save, [0]
+
+    def dying(held: Any, file: Path) -> None:
+        saves[0] += 1
+        if saves[0] == 4:
+            Path(file).write_bytes(b"half of it")
+            raise Killed
+        real(held, file)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(torch, "save", dying)
+        learn("mtp", store, tmp_path / "killed")
+    again = learn("mtp", store, tmp_path / "killed")
+    assert all(torch.equal(again.parameters[key], tensor) for key, tensor in whole.parameters.items())
+
+
+def test_a_damaged_save_says_what_to_do(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "state.pt").write_bytes(b"half of it")
+    with pytest.raises(UserError, match="remove its folder to begin anew"):
+        learn("mtp", store, tmp_path)
+
+
+def test_going_on_with_other_data_or_words_is_refused(store: Store, tmp_path: Path) -> None:
+    texts, method = everything(store), recipe("mtp", store)
+    texts.held_out = texts.train[:2]
+    train(method, texts, SETTINGS, tmp_path, lambda line: None, {"data": "one"})
+    with pytest.raises(UserError, match="whose data is one, not two"):
+        train(method, texts, SETTINGS, tmp_path, lambda line: None, {"data": "two"})
 
 
 def test_a_finished_training_is_not_trained_further(store: Store, tmp_path: Path) -> None:
@@ -83,7 +112,7 @@ def test_a_finished_training_is_not_trained_further(store: Store, tmp_path: Path
 
 def test_going_on_with_other_settings_is_refused(store: Store, tmp_path: Path) -> None:
     learn("mtp", store, tmp_path)
-    with pytest.raises(UserError, match="finish it with those, or remove"):
+    with pytest.raises(UserError, match="whose tokens is 400, not 700; finish it as it was begun"):
         learn("mtp", store, tmp_path, Settings(tokens=700, rate=3e-3, rows=40, evaluations=3))
 
 

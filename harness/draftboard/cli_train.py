@@ -18,10 +18,11 @@ def train(
     what: Annotated[str, typer.Argument(help="data, a method, all; evaluate or tables for what is trained.")],
     target: Annotated[str | None, typer.Option(help="Target (default: the embedded one).")] = None,
     tokens: Annotated[
-        int | None, typer.Option(help="Token visits of a method (default: its recipe's).")
+        int | None,
+        typer.Option(min=1, help="Token visits (default: the recipe's); weights then go to --work."),
     ] = None,
-    reply_tokens: Annotated[int, typer.Option(help="Reply tokens that the data shall have.")] = 1_000_000,
-    threads: Annotated[int | None, typer.Option(help="CPU threads (default: torch's choice).")] = None,
+    reply_tokens: Annotated[int, typer.Option(min=1, help="Reply tokens of the data.")] = 1_000_000,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads (default: torch's choice).")] = None,
     work: Annotated[
         Path | None,
         typer.Option(help="Folder of unfinished work (default: in the user's cache)."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -38,12 +39,42 @@ class Config:
         """The value of `name`, or None when it is absent. Raises UserError for another type."""
         return self._checked(name, kind) if name in self else None
 
-    def ids(self, name: str) -> tuple[int, ...]:
-        """A list of whole numbers that must be there."""
+    def count(self, name: str, default: int | None = None, *, least: int = 1) -> int:
+        """A whole number of at least `least`; `default` where it is absent and there is one."""
+        value = self.need(name, int) if default is None else self.get(name, int, default)
+        if value < least:
+            raise self.wrong(name, f"a whole number from {least}", value)
+        return value
+
+    def positive(self, name: str) -> float:
+        """A finite number above 0 that must be there."""
+        value = self.need(name, float)
+        if not 0 < value < math.inf:
+            raise self.wrong(name, "a finite number above 0", value)
+        return value
+
+    def ids(self, name: str, *, least: int) -> tuple[int, ...]:
+        """A list of distinct whole numbers of at least `least` that must be there."""
         values = self.need(name, list)
         if not values or any(type(value) is not int for value in values):
             raise self.wrong(name, "a list of whole numbers", values)
+        if min(values) < least or len(set(values)) < len(values):
+            raise self.wrong(name, f"distinct whole numbers from {least}", values)
         return tuple(values)
+
+    def words(self, name: str) -> tuple[str, ...]:
+        """A list of strings; empty when absent."""
+        values = self.get(name, list, [])
+        if any(type(value) is not str for value in values):
+            raise self.wrong(name, "a list of words", values)
+        return tuple(values)
+
+    def first(self, name: str) -> Config:
+        """The first of the configurations listed under `name`; empty when there is none."""
+        values = self.get(name, list, []) or [{}]
+        if not isinstance(values[0], dict):
+            raise self.wrong(name, "a list of objects", values)
+        return Config(values[0], f"{self.where}: {name}")
 
     def section(self, name: str) -> Config:
         """The configuration nested under `name`; empty when absent."""

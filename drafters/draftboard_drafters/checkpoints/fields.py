@@ -10,27 +10,29 @@ from draftboard_drafters.checkpoints.record import Spec
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
-_DEFAULT = {None, "default"}
-
 
 def geometry(config: Config, **switches: Any) -> Geometry:
     """Sizes and switches of the drafter's layers; `switches` are what the layout implies.
 
     head_dim is hidden size / heads where the file leaves it out, as in transformers; the tensors' shapes
-    are checked against it either way. Raises UserError for an activation other than SiLU.
+    are checked against it either way. Raises UserError for an activation other than SiLU, and for sizes that
+    no layer can have.
     """
     activation = config.get("hidden_act", str, "silu")
     if activation != "silu":
         raise config.refuse("a drafter", f"its MLP uses {activation}, and only silu is implemented")
-    hidden, heads = config.need("hidden_size", int), config.need("num_attention_heads", int)
+    hidden, heads = config.count("hidden_size"), config.count("num_attention_heads")
+    kv_heads = config.count("num_key_value_heads", heads)
+    if heads % kv_heads:
+        raise config.wrong("num_key_value_heads", f"a divisor of the {heads} heads", kv_heads)
     biased = config.get("attention_bias", bool, False)
     return Geometry(
         hidden_size=hidden,
-        intermediate_size=config.need("intermediate_size", int),
+        intermediate_size=config.count("intermediate_size"),
         heads=heads,
-        kv_heads=config.get("num_key_value_heads", int, heads),
-        head_dim=config.get("head_dim", int, hidden // heads),
-        eps=config.need("rms_norm_eps", float),
+        kv_heads=kv_heads,
+        head_dim=config.count("head_dim", hidden // heads),
+        eps=config.positive("rms_norm_eps"),
         **{"attention_bias": biased, "output_bias": biased, **switches},
     )
 
@@ -38,7 +40,7 @@ def geometry(config: Config, **switches: Any) -> Geometry:
 def rope(config: Config) -> Rope:
     """The rotary embedding, from `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling`.
 
-    Raises UserError when the base is stated nowhere, or differently in the two places.
+    Raises UserError when the base is stated nowhere, or differently in the two places, or is none.
     """
     new, old = config.section("rope_parameters").data, config.section("rope_scaling").data
     if any(isinstance(value, dict) for value in new.values()):
@@ -50,12 +52,9 @@ def rope(config: Config) -> Rope:
             if stated.get(name, value) != value:
                 raise config.wrong(name, f"one value; it is {stated[name]!r} elsewhere in the file", value)
             stated[name] = value
-    if stated.get("rope_type") in _DEFAULT:
-        stated["rope_type"] = "default"
-    if "rope_theta" not in stated:
-        config.need("rope_theta", float)
-    stated["rope_theta"] = float(stated["rope_theta"])
-    return Rope(stated, config.need("max_position_embeddings", int))
+    merged = Config(stated, config.where)
+    read = {"rope_type": merged.get("rope_type", str, "default"), "rope_theta": merged.positive("rope_theta")}
+    return Rope({**stated, **read}, config.count("max_position_embeddings"))
 
 
 def _flat(config: Config) -> dict[str, Any]:
@@ -66,14 +65,14 @@ def _flat(config: Config) -> dict[str, Any]:
 def layer_types(config: Config, layers: int) -> tuple[str, ...]:
     """The attention type of each layer; full attention where the file does not say."""
     types = tuple(config.get("layer_types", list, [FULL] * layers))
-    if len(types) != layers or not set(types) <= {FULL, SLIDING}:
+    if len(types) != layers or any(kind not in (FULL, SLIDING) for kind in types):
         raise config.wrong("layer_types", f"{layers} times {FULL} or {SLIDING}", types)
     return types
 
 
 def window(config: Config) -> int:
-    """The width of sliding layers. Raises UserError when it is absent."""
-    return config.need("sliding_window", int)
+    """The width of sliding layers. Raises UserError when it is absent or none."""
+    return config.count("sliding_window")
 
 
 def output_taps(config: Config, name: str, num_target_layers: int | None) -> tuple[int, ...]:
@@ -82,11 +81,9 @@ def output_taps(config: Config, name: str, num_target_layers: int | None) -> tup
     Raises UserError for the last block: transformers hands out its output normed, other engines raw, and the
     file does not say which the drafter was trained on.
     """
-    ids = config.ids(name)
+    ids = config.ids(name, least=-1)
     if num_target_layers is not None and max(ids) >= num_target_layers - 1:
         raise config.wrong(name, f"ids from -1 to {num_target_layers - 2}, below the last block", list(ids))
-    if min(ids) < -1:
-        raise config.wrong(name, "ids from -1", list(ids))
     return tuple(i + 1 for i in ids)
 
 

@@ -103,7 +103,7 @@ def _config(path: str, folder: Path) -> Config:
 def _safetensors(file: Path) -> dict[str, Stored]:
     try:
         opened: Any = safe_open(file, "pt")
-    except SafetensorError as error:
+    except (OSError, SafetensorError) as error:
         raise UserError(f"{file} cannot be read: {error}; fetch it again") from error
 
     def reader(key: str) -> Callable[[], Tensor]:

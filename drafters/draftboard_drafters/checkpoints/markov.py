@@ -15,7 +15,7 @@ def markov_switches(config: Config) -> dict[str, Any]:
     Raises UserError for an unknown head, and for a confidence head without a Markov head: no published
     drafter has one alone.
     """
-    rank, sure = config.need("markov_rank", int), config.need("enable_confidence_head", bool)
+    rank, sure = config.count("markov_rank", least=0), config.need("enable_confidence_head", bool)
     if rank == 0:
         if sure:
             raise config.refuse("DSpark", "it has a confidence head and no Markov head (markov_rank is 0)")

@@ -170,7 +170,7 @@ def mtp_spec(config: Config, layout: str, geometry: Geometry, k: int, embedding_
     its own: what engines feed Qwen's and MiMo's modules, and what the better of the reports on DeepSeek's and
     GLM's found. `mtp.build` can choose otherwise.
     """
-    vocab_size = config.need("vocab_size", int)
+    vocab_size = config.count("vocab_size")
     return Spec(
         method="mtp",
         layout=layout,

@@ -71,6 +71,12 @@ class Texts:
         """int32 [n]"""
         return self.ids[text.store][text.row.start : text.row.start + text.row.length]
 
+    def sha256(self) -> str:
+        """Of the tokens that are trained on, whatever the texts' order."""
+        return hashlib.sha256(
+            "".join(sorted(f"{self._hash(text):016x}" for text in self.train)).encode()
+        ).hexdigest()
+
     def _hash(self, text: Text) -> int:
         return int.from_bytes(hashlib.sha256(self.tokens(text).numpy().tobytes()).digest()[:8])
 

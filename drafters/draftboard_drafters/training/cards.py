@@ -46,13 +46,13 @@ def write_card(folder: Path, recipe: Recipe, settings: Settings, state: State, d
         "torch": torch.__version__,
         "python": platform.python_version(),
         "energy_joules": None,
-        "energy_reason": "this machine has no energy counter that a process may read",
+        "energy_reason": "not read during training",
         "commit": _commit(),
         "held_out_length": round(last.length, 4),
         "held_out_positions": [round(share, 4) for share in last.positions],
         "curve": [asdict(point) for point in state.curve],
     }
-    (folder / CARD).write_text(json.dumps(card, indent=1) + "\n")
+    (folder / CARD).write_text(json.dumps(card, indent=1, allow_nan=False) + "\n")
 
 
 def _parameters(folder: Path) -> int:

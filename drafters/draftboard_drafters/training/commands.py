@@ -30,7 +30,7 @@ from draftboard_drafters.training.evaluate import (
     positions,
 )
 from draftboard_drafters.training.generation import BatchedReplies
-from draftboard_drafters.training.loop import train
+from draftboard_drafters.training.loop import read_state, train
 from draftboard_drafters.training.parts import Parts, count, most_frequent, parts_of
 from draftboard_drafters.training.replay import acceptance_length
 from draftboard_drafters.training.replies import Pair, Replies
@@ -72,13 +72,15 @@ def job(target: str | None, root: Path, work: Path | None, **options: Any) -> Jo
     """The job for a target (None: the embedded one) in a checkout."""
     name = target or EMBEDDED_ID
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    slug = Path(name).name
+    slug = Path(name).resolve().name
+    # A shortened training never replaces what is shipped.
+    where = (work or cache / "draftboard" / "training" / slug) / "weights"
     return Job(
         target=name,
         prompts=root / "drafters" / "train_prompts",
         replies=root / "drafters" / "train_data" / f"{slug}.jsonl",
         work=work or cache / "draftboard" / "training" / slug,
-        weights=root / "drafters" / "weights" / slug,
+        weights=where if options.get("tokens") else root / "drafters" / "weights" / slug,
         results=root / "results",
         **options,
     )
@@ -151,7 +153,11 @@ def _answers(target: TargetModel, waiting: Iterator[list[int]]) -> Iterator[Pair
 
 def _fill_store(job: Job, target: TargetModel, replies: Replies) -> None:
     store = Store(job.work / "states", Layout(target.id, taps_of(target.num_layers), target.hidden_size))
-    fitting = [pair for pair in replies if len(pair[0]) + len(pair[1]) <= target.max_context]
+    pairs = list(replies)
+    fitting = [pair for pair in pairs if len(pair[0]) + len(pair[1]) <= target.max_context]
+    if len(fitting) < len(pairs):
+        over = len(pairs) - len(fitting)
+        job.say(f"left out: {over} of {len(pairs)} texts, longer than {target.max_context} tokens")
     for index, pair in enumerate(fitting[len(store.rows) :]):
         fill(store, target, [pair])
         if index % SAY_EVERY == 0:
@@ -174,9 +180,11 @@ def train_method(method: str, job: Job) -> None:
     before = {name: _finished(name, job) for name in module.AFTER}
     recipe = module.make(parts, words, store.layout.taps, before)
     settings = module.SETTINGS if job.tokens is None else replace(module.SETTINGS, tokens=job.tokens)
-    state = train(recipe, texts, settings, job.work / method, lambda line: job.say(f"{method}: {line}"))
+    data = Data(texts.sha256(), len(texts.train), sum(t.row.length for t in texts.train))
+    about = {"target": parts.id, "drafts": str(recipe.k), "vocabulary": words.sha256(), "data": data.sha256}
+    say = lambda line: job.say(f"{method}: {line}")  # noqa: E731
+    state = train(recipe, texts, settings, job.work / method, say, about)
     recipe.ship(state.parameters, job.weights / method)
-    data = Data(Replies(job.replies).sha256(), len(texts.train), sum(t.row.length for t in texts.train))
     write_card(job.weights / method, recipe, settings, state, data)
     job.say(f"{method}: written to {job.weights / method}")
 
@@ -191,20 +199,22 @@ def _counts(texts: Texts, parts: Parts) -> Tensor:
 
 
 def _finished(method: str, job: Job) -> dict[str, Tensor]:
-    file = job.work / method / "state.pt"
-    if not file.exists():
+    found = read_state(job.work / method)
+    if found is None or found[1].tokens < int(found[0]["tokens"]):
         raise UserError(
-            f"no training of {method!r} in {job.work}, from which this one starts; train it first"
+            f"no finished training of {method!r} in {job.work}, from which this one starts; train it first"
         )
-    parameters: dict[str, Tensor] = torch.load(file, weights_only=True)["state"]["parameters"]
-    return {name: tensor.detach().requires_grad_(False) for name, tensor in parameters.items()}
+    return {name: tensor.detach().requires_grad_(False) for name, tensor in found[1].parameters.items()}
 
 
 def evaluate_all(job: Job) -> None:
     """Prints the acceptance length of every shipped drafter on every task with stored replies."""
     target = load_target(job.target, dtype=torch.float32, device=torch.device("cpu"), max_context=None)
     found = benchmarks(job.results, target, job.work)
-    for folder in sorted(path.parent for path in job.weights.glob("*/config.json")):
+    folders = [job.weights / name for name in modules() if (job.weights / name / "config.json").exists()]
+    if not folders:
+        raise UserError(f"no trained weights in {job.weights}; train some: draftboard train all")
+    for folder in folders:
         for benchmark in found:
             drafter = _shipped(folder, target)
             rounds = evaluate(drafter, benchmark, target.dtype)

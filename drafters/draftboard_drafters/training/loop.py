@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,8 @@ class Point:
 
     tokens: int
     cpu_seconds: float
-    loss: float
+    loss: float | None
+    """Of the last step before; None at the start."""
     length: float
     positions: tuple[float, ...]
 
@@ -67,13 +69,20 @@ class State:
 
 
 def train(
-    recipe: Recipe, texts: Texts, settings: Settings, folder: Path, say: Callable[[str], None]
+    recipe: Recipe,
+    texts: Texts,
+    settings: Settings,
+    folder: Path,
+    say: Callable[[str], None],
+    identity: Mapping[str, str] | None = None,
 ) -> State:
     """Trains until the token visits are spent, or goes on where `folder` says that a training stopped.
 
-    Raises UserError when the folder holds a training with other settings.
+    `identity` is what else decides the training, such as hashes of its data and vocabulary. Raises UserError
+    when the folder holds a training with other settings or of another identity.
     """
-    state = _resume(folder, settings) or State(recipe.initial(settings.seed))
+    about = {**{k: str(v) for k, v in asdict(settings).items()}, **(identity or {})}
+    state = _resume(folder, about) or State(recipe.initial(settings.seed))
     for tensor in state.parameters.values():
         tensor.requires_grad_(True)
     optimiser = torch.optim.AdamW(
@@ -83,7 +92,7 @@ def train(
         optimiser.load_state_dict(state.optimiser)
     clock, saved = _Clock(state), time.monotonic()
     if not state.curve:
-        _evaluate(recipe, texts, state, math.nan, say)
+        _evaluate(recipe, texts, state, None, say)
     flops = _flops_per_token(recipe, texts, state, settings)
     while state.tokens < settings.tokens:
         loss = _step(recipe, texts, settings, state, optimiser)
@@ -93,8 +102,8 @@ def train(
             say(clock.words(settings, flops))
         if time.monotonic() - saved > SAVE_EVERY:
             saved = time.monotonic()
-            _save(folder, settings, state, optimiser)
-    _save(folder, settings, state, optimiser)
+            _save(folder, about, state, optimiser)
+    _save(folder, about, state, optimiser)
     return state
 
 
@@ -135,12 +144,15 @@ def held_out(recipe: Recipe, texts: Texts, parameters: dict[str, Tensor]) -> tup
     return tuple(torch.cat(hits).float().cumprod(-1).mean(0).tolist())
 
 
-def _evaluate(recipe: Recipe, texts: Texts, state: State, loss: float, say: Callable[[str], None]) -> None:
+def _evaluate(
+    recipe: Recipe, texts: Texts, state: State, loss: float | None, say: Callable[[str], None]
+) -> None:
     positions = held_out(recipe, texts, state.parameters)
     point = Point(state.tokens, state.cpu_seconds, loss, 1 + sum(positions), positions)
     state.curve.append(point)
     shares = " ".join(f"{share:.3f}" for share in positions)
-    say(f"tokens {state.tokens:>9,}  loss {loss:7.4f}  held-out length {point.length:.3f}  ({shares})")
+    lost = "-" if loss is None else f"{loss:.4f}"
+    say(f"tokens {state.tokens:>9,}  loss {lost:>7}  held-out length {point.length:.3f}  ({shares})")
 
 
 def _flops_per_token(recipe: Recipe, texts: Texts, state: State, settings: Settings) -> float:
@@ -171,25 +183,42 @@ class _Clock:
         return f"  {rate:,.0f} tokens/s, {rate * flops / 1e9:,.0f} GFLOP/s, {left / 60:.0f} min left"
 
 
-def _save(folder: Path, settings: Settings, state: State, optimiser: torch.optim.Optimizer) -> None:
+def _save(folder: Path, about: Mapping[str, str], state: State, optimiser: torch.optim.Optimizer) -> None:
     state.optimiser = optimiser.state_dict()
     held = {name: getattr(state, name) for name in State.__slots__}
     held["curve"] = [asdict(point) for point in state.curve]
     folder.mkdir(parents=True, exist_ok=True)
-    torch.save({"settings": asdict(settings), "state": held}, folder / "state.new")
+    torch.save({"about": dict(about), "state": held}, folder / "state.new")
     (folder / "state.new").replace(folder / "state.pt")
 
 
-def _resume(folder: Path, settings: Settings) -> State | None:
+def _resume(folder: Path, about: Mapping[str, str]) -> State | None:
+    found = read_state(folder)
+    if found is None:
+        return None
+    held_about, state = found
+    other = {key for key in {*held_about, *about} if held_about.get(key) != about.get(key)}
+    if other:
+        key = min(other)
+        raise UserError(
+            f"{folder} holds a training whose {key} is {held_about.get(key)}, not {about.get(key)};"
+            " finish it as it was begun, or remove the folder to begin anew"
+        )
+    return state
+
+
+def read_state(folder: Path) -> tuple[dict[str, str], State] | None:
+    """What a folder's training is about and where it stands; None where there is none.
+
+    Raises UserError for a file that cannot be read.
+    """
     file = folder / "state.pt"
     if not file.exists():
         return None
-    found = torch.load(file, weights_only=True)
-    if found["settings"] != asdict(settings):
-        raise UserError(
-            f"{folder} holds a training with settings {found['settings']}, not {asdict(settings)};"
-            " finish it with those, or remove the folder to begin anew"
-        )
-    held = found["state"]
-    held["curve"] = [Point(**{**point, "positions": tuple(point["positions"])}) for point in held["curve"]]
-    return State(**held)
+    try:
+        found = torch.load(file, weights_only=True)
+        held = found["state"]
+        held["curve"] = [Point(**{**p, "positions": tuple(p["positions"])}) for p in held["curve"]]
+        return found["about"], State(**held)
+    except (RuntimeError, KeyError, TypeError, EOFError, OSError, pickle.UnpicklingError) as error:
+        raise UserError(f"{file} cannot be read ({error}); remove its folder to begin anew") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from draftboard.drafter import UserError
 from draftboard.measure.loading import identity, resolve_source
 from draftboard_drafters._layers import Geometry, Rope
 
@@ -61,8 +63,9 @@ def parts_of(name: str) -> Parts:
 
 
 def parts_of_model(id: str, source: str, model: Any) -> Parts:
-    """The parts of a transformers causal LM."""
+    """The parts of a transformers causal LM. Raises UserError for one whose blocks are not Llama's."""
     config = model.config.get_text_config()
+    _check_blocks(id, config, model)
     heads = int(config.num_attention_heads)
     geometry = Geometry(
         hidden_size=int(config.hidden_size),
@@ -88,6 +91,17 @@ def parts_of_model(id: str, source: str, model: Any) -> Parts:
     )
 
 
+def _check_blocks(id: str, config: Any, model: Any) -> None:
+    names = [name for name, _ in model.named_parameters()]
+    odd = [name for name in names if name.endswith(".bias") or "q_norm" in name or "k_norm" in name]
+    if odd or config.hidden_act != "silu" or not any(name.endswith("mlp.gate_proj.weight") for name in names):
+        what = f"tensor {odd[0]!r}" if odd else f"activation {config.hidden_act!r} or another MLP"
+        raise UserError(
+            f"target {id!r} cannot be trained for: its blocks are not plain Llama blocks ({what});"
+            " use published drafters for it"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Words:
     """The reduced vocabulary of a drafter: target ids, ascending, and the rows of the target's head."""
@@ -98,6 +112,10 @@ class Words:
     """bool [V]"""
     head: Tensor
     """[Vd, H]"""
+
+    def sha256(self) -> str:
+        """Of the ids."""
+        return hashlib.sha256(self.ids.numpy().tobytes()).hexdigest()
 
     @property
     def offsets(self) -> Tensor:

@@ -29,7 +29,7 @@ def read(folder: Path) -> list[Prompt]:
     """The first turns of all rows of the folder's .jsonl files. Raises UserError where there is none."""
     files = sorted(folder.glob("*.jsonl"))
     if not files:
-        raise UserError(f"no .jsonl files with prompts in {folder}; name the folder with --prompts")
+        raise UserError(f"no .jsonl files of prompts in {folder}; name their checkout with --root")
     return [
         Prompt(row["id"], file.name.split("_")[0], row["turns"][0])
         for file in files

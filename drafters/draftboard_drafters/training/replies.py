@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,9 +30,8 @@ class Replies:
     def add(self, pairs: Iterable[Pair]) -> Iterator[Pair]:
         """Writes pairs as they come and hands them on."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        whole = "".join(line + "\n" for line in self._lines())
-        if self.file.exists() and self.file.read_text() != whole:
-            self.file.write_text(whole)
+        if self.file.exists():
+            os.truncate(self.file, self.file.read_bytes().rfind(b"\n") + 1)
         with self.file.open("a") as out:
             for prompt, response in pairs:
                 row = {"prompt": prompt, "response": response}

@@ -40,8 +40,17 @@ class Layout:
 
 
 def taps_of(num_layers: int) -> tuple[int, ...]:
-    """The states kept: EAGLE-3's reference taps (arXiv 2503.01840, its code) and the last, normed state."""
-    return (2, num_layers // 2, num_layers - 3, FINAL_NORM)
+    """The states kept: EAGLE-3's reference taps (arXiv 2503.01840, its code) and the last, normed state.
+
+    Raises UserError for a target that is too shallow for them.
+    """
+    taps = (2, num_layers // 2, num_layers - 3)
+    if not 2 < taps[1] < taps[2]:
+        raise UserError(
+            f"a target of {num_layers} layers is too shallow for the taps {taps}, which must rise;"
+            " it needs at least 7"
+        )
+    return (*taps, FINAL_NORM)
 
 
 class Store:
@@ -50,7 +59,10 @@ class Store:
     def __init__(self, folder: Path, layout: Layout) -> None:
         """Opens or begins a store. Raises UserError for one of another target or other taps."""
         self.folder, self.layout = folder, layout
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{folder} cannot be a folder of states: {error}") from None
         said = folder / "layout.json"
         if not said.exists():
             said.write_text(json.dumps(asdict(layout)) + "\n")
@@ -87,6 +99,10 @@ class Store:
             (self.states_file, token * self.tokens),
         ):
             file.touch()
+            if file.stat().st_size < size:
+                raise UserError(
+                    f"{file} is shorter than rows.jsonl beside it says; remove {self.folder} and make it anew"
+                )
             os.truncate(file, size)
         self._tidy = True
 

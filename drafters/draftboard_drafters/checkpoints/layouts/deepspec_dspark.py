@@ -24,24 +24,24 @@ _GEMMA = "its layers are Gemma's (scaled embeddings, four norms a layer, capped 
 
 def recognise(config: Config, shapes: Shapes) -> Plan | None:
     """A plan for a DeepSpec DSpark or DFlash; UserError for one on another model family."""
-    names = config.get("architectures", list, [])
+    names = config.words("architectures")
     if "Gemma4DSparkModel" in names:
         raise config.refuse("DSpark for Gemma 4 in DeepSpec layout", _GEMMA)
     if "Qwen3DSparkModel" not in names:
         return None
-    layers = config.need("num_hidden_layers", int)
+    layers = config.count("num_hidden_layers")
     if fields.SLIDING in fields.layer_types(config, layers):
         raise config.refuse(
             "DSpark in DeepSpec layout", "it has sliding layers, for which the layout has no rule"
         )
     block = Parallel(
-        block_size=config.need("block_size", int),
-        mask_id=config.need("mask_token_id", int),
+        block_size=config.count("block_size"),
+        mask_id=config.count("mask_token_id", least=0),
         anchor_predicts=True,
         sights=(Sight(),) * layers,
         **markov_switches(config),
     )
-    vocab_size, of = config.need("vocab_size", int), config.maybe("num_target_layers", int)
+    vocab_size, of = config.count("vocab_size"), config.maybe("num_target_layers", int)
     spec = Spec(
         method="dflash" if block.markov is None else "dspark",
         layout=NAME,

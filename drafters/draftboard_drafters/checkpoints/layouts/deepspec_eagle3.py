@@ -21,7 +21,7 @@ _GEMMA = "its layers are Gemma's (scaled embeddings, four norms a layer, capped 
 
 def recognise(config: Config, shapes: Shapes) -> Plan | None:
     """A plan for a DeepSpec EAGLE-3; UserError for one on another model family."""
-    names = config.get("architectures", list, [])
+    names = config.words("architectures")
     if "Gemma4Eagle3Model" in names:
         raise config.refuse("EAGLE-3 for Gemma 4 in DeepSpec layout", _GEMMA)
     if "Qwen3Eagle3Model" not in names:
@@ -29,12 +29,12 @@ def recognise(config: Config, shapes: Shapes) -> Plan | None:
     layers = config.need("draft_num_hidden_layers", int)
     if layers != 1:
         raise config.refuse("EAGLE-3 in DeepSpec layout", f"it has {layers} layers, the layout defines one")
-    vocab_size, of = config.need("vocab_size", int), config.maybe("num_target_layers", int)
+    vocab_size, of = config.count("vocab_size"), config.maybe("num_target_layers", int)
     spec = Spec(
         method="eagle3",
         layout=NAME,
         taps=fields.output_taps(config, "target_layer_ids", of),
-        k=config.need("ttt_length", int),
+        k=config.count("ttt_length"),
         geometry=fields.geometry(config, qk_norm=True),
         rope=fields.rope(config),
         layers=1,

@@ -29,28 +29,28 @@ _WHAT = "EAGLE-3 in SafeAILab or SpecForge layout"
 
 def recognise(config: Config, shapes: Shapes) -> Plan | None:
     """A plan for an EAGLE-3 with a `midlayer`; UserError for its relatives."""
-    named = _ARCHITECTURE in config.get("architectures", list, [])
+    named = _ARCHITECTURE in config.words("architectures")
     if "speculators_model_type" in config or not (named or any(key.startswith(_FIRST) for key in shapes)):
         return None
     config = config.merged("eagle_config")
     _refuse_relatives(config)
     geometry = fields.geometry(config, qk_norm=False)
     taps = fields.output_taps(config, _TAPS, None) if _TAPS in config else ()
-    vocab_size = config.need("vocab_size", int)
+    vocab_size = config.count("vocab_size")
     spec = Spec(
         method="eagle3",
         layout=NAME if taps else "SafeAILab",
         taps=taps,
-        k=config.get("ttt_length", int, _TRAINED_STEPS),
+        k=config.count("ttt_length", _TRAINED_STEPS),
         geometry=geometry,
         rope=fields.rope(config),
         layers=1,
         vocab_size=vocab_size,
-        draft_vocab_size=config.need("draft_vocab_size", int),
+        draft_vocab_size=config.count("draft_vocab_size"),
         serial=_switches(config),
         warnings=_warnings(config),
     )
-    width = config.get("target_hidden_size", int, geometry.hidden_size)
+    width = config.count("target_hidden_size", geometry.hidden_size)
     full = spec.draft_vocab_size == vocab_size
     ignored = dict.fromkeys(("d2t", "t2d"), "a map that a full vocabulary does not need") if full else {}
     return Plan(spec, serial.eagle3(spec, width, embedding=TARGETS, first=_FIRST), ignored)

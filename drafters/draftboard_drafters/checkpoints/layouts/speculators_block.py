@@ -29,25 +29,26 @@ def recognise(config: Config, shapes: Shapes) -> Plan | None:
         return None
     _refuse_relatives(config, kind)
     stack = config.section("transformer_layer_config")
-    layers = stack.need("num_hidden_layers", int)
+    layers = stack.count("num_hidden_layers")
+    anchor_predicts = config.get("sample_from_anchor", bool, kind == "dspark")
     block = Parallel(
-        block_size=config.need("block_size", int),
-        mask_id=config.need("mask_token_id", int),
-        anchor_predicts=config.get("sample_from_anchor", bool, kind == "dspark"),
+        block_size=config.count("block_size", least=1 if anchor_predicts else 2),
+        mask_id=config.count("mask_token_id", least=0),
+        anchor_predicts=anchor_predicts,
         sights=_sights(config, stack, layers),
         **(markov_switches(config) if kind == "dspark" else {}),
     )
-    vocab_size = stack.need("vocab_size", int)
+    vocab_size = stack.count("vocab_size")
     spec = Spec(
         method="dflash" if block.markov is None else "dspark",
         layout=NAME,
-        taps=config.ids("aux_hidden_state_layer_ids"),
+        taps=config.ids("aux_hidden_state_layer_ids", least=0),
         k=block.drafts,
         geometry=fields.geometry(stack, qk_norm=True),
         rope=fields.rope(stack),
         layers=layers,
         vocab_size=vocab_size,
-        draft_vocab_size=config.need("draft_vocab_size", int),
+        draft_vocab_size=config.count("draft_vocab_size"),
         verifier=_verifier(config),
         parallel=block,
         warnings=_warnings(config, block),
@@ -79,8 +80,7 @@ def _verifier(config: Config) -> str | None:
 
 
 def _warnings(config: Config, block: Parallel) -> tuple[str, ...]:
-    methods = config.section("speculators_config").get("proposal_methods", list, [])
-    stated = methods[0].get("speculative_tokens") if methods else None
+    stated = config.section("speculators_config").first("proposal_methods").maybe("speculative_tokens", int)
     if stated in (None, block.drafts):
         return ()
     return (f"speculators_config asks for {stated} tokens a round, the block drafts {block.drafts}",)

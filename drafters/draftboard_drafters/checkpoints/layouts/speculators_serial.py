@@ -41,20 +41,20 @@ def recognise(config: Config, shapes: Shapes) -> Plan | None:
 
 
 def _eagle3(config: Config, stack: Config) -> Plan:
-    layers, what = stack.need("num_hidden_layers", int), "EAGLE-3 in speculators layout"
+    layers, what = stack.count("num_hidden_layers"), "EAGLE-3 in speculators layout"
     if fields.SLIDING in fields.layer_types(stack, layers):
         raise config.refuse(what, "it has sliding layers, which are not implemented for it")
     geometry = serial.layer_geometry(stack, what)
     spec = Spec(
         method="eagle3",
         layout=NAME,
-        taps=config.ids(_TAPS) if _TAPS in config else (),
+        taps=config.ids(_TAPS, least=0) if _TAPS in config else (),
         k=_proposed(config),
         geometry=geometry,
         rope=fields.rope(stack),
         layers=layers,
-        vocab_size=stack.need("vocab_size", int),
-        draft_vocab_size=config.need("draft_vocab_size", int),
+        vocab_size=stack.count("vocab_size"),
+        draft_vocab_size=config.count("draft_vocab_size"),
         verifier=_verifier(config),
         serial=Serial(
             tap_norms=config.get("fc_norm", bool, False),
@@ -63,7 +63,7 @@ def _eagle3(config: Config, stack: Config) -> Plan:
             recycle_normed=config.get("norm_output", bool, False),
         ),
     )
-    width = config.get("target_hidden_size", int, geometry.hidden_size)
+    width = config.count("target_hidden_size", geometry.hidden_size)
     return Plan(spec, serial.eagle3(spec, width, embedding=TARGETS, first="layers.0."))
 
 
@@ -77,10 +77,7 @@ def _mtp(config: Config, stack: Config) -> Plan:
 
 def _proposed(config: Config) -> int:
     """Drafts a round; the library writes the steps it trained with."""
-    section = config.section("speculators_config")
-    methods = section.need("proposal_methods", list)
-    first = methods[0] if methods and isinstance(methods[0], dict) else {}
-    return Config(first, f"{section.where}: proposal_methods").need("speculative_tokens", int)
+    return config.section("speculators_config").first("proposal_methods").count("speculative_tokens")
 
 
 def _verifier(config: Config) -> str | None:

@@ -25,19 +25,19 @@ _NEUTRAL = {"input_embedding_scale": 1.0, "output_multiplier": 1.0, "final_logit
 
 def recognise(config: Config, shapes: Shapes) -> Plan | None:
     """A plan for a z-lab DFlash; UserError for its relatives."""
-    names = config.get("architectures", list, [])
+    names = config.words("architectures")
     if "speculators_model_type" in config or not {*names} & {"DFlashDraftModel", *_SUCCESSORS}:
         return None
     config = config.merged("dflash_config")
     _refuse_relatives(config, names[0])
-    layers = config.need("num_hidden_layers", int)
+    layers = config.count("num_hidden_layers")
     block = Parallel(
-        block_size=config.need("block_size", int),
-        mask_id=config.need("mask_token_id", int),
+        block_size=config.count("block_size", least=2),
+        mask_id=config.count("mask_token_id", least=0),
         anchor_predicts=False,
         sights=_sights(config, layers),
     )
-    vocab_size, of = config.need("vocab_size", int), config.maybe("num_target_layers", int)
+    vocab_size, of = config.count("vocab_size"), config.maybe("num_target_layers", int)
     spec = Spec(
         method="dflash",
         layout=NAME,

@@ -83,6 +83,8 @@ class DFlashRecipe:
             rope=self.parts.rope,
             layers=self.slots.layers,
             vocab_size=self.parts.vocab_size,
+            num_target_layers=self.parts.layers,
+            verifier=self.parts.id,
             draft_vocab_size=len(self.words.ids),
             parallel=block,
         )

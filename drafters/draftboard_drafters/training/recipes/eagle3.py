@@ -27,7 +27,7 @@ from draftboard_drafters.training.parts import Parts, Words
 from draftboard_drafters.training.shipping import kept_tensors, trained
 
 WORDS = 6144
-SETTINGS = Settings(tokens=600_000, rate=8e-4, rows=768)
+SETTINGS = Settings(tokens=800_000, rate=8e-4, rows=768)
 AFTER: tuple[str, ...] = ()
 
 
@@ -107,6 +107,8 @@ class Eagle3Recipe:
             rope=self.parts.rope,
             layers=1,
             vocab_size=self.parts.vocab_size,
+            num_target_layers=self.parts.layers,
+            verifier=self.parts.id,
             draft_vocab_size=len(self.words.ids),
             serial=Serial(),
         )

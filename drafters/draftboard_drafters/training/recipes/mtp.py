@@ -104,6 +104,8 @@ class MtpRecipe:
             rope=self.parts.rope,
             layers=1,
             vocab_size=self.parts.vocab_size,
+            num_target_layers=self.parts.layers,
+            verifier=self.parts.id,
             draft_vocab_size=self.parts.vocab_size,
             serial=Serial(recycle_normed=True),
         )
