@@ -175,7 +175,7 @@ TRAINED = [("draft_model", 2), ("eagle3", 2), ("mtp", 2), ("dflash", 3), ("dspar
     "name, limit, max_new_tokens, indicative, ks",
     [
         ("smoke", 1, 8, True, [4]),
-        ("quick", 3, 64, True, [8]),
+        ("quick", 2, 64, True, [8]),
         ("standard", 32, 128, False, [3, 7]),
     ],
 )
