@@ -14,11 +14,12 @@ from torch import Tensor
 
 from draftboard.drafter import Origin, Training
 from draftboard.errors import UserError, unknown
+from draftboard_drafters._layers import Rotary
 from draftboard_drafters.checkpoints import layouts
 from draftboard_drafters.checkpoints.cards import training_of
 from draftboard_drafters.checkpoints.config import Config
 from draftboard_drafters.checkpoints.files import open_checkpoint
-from draftboard_drafters.checkpoints.record import Checkpoint, Expected, Plan, Shapes
+from draftboard_drafters.checkpoints.record import Checkpoint, Expected, Plan, Shapes, Spec
 
 OWN_SECTION = "draftboard"
 """Section of config.json in which `export` notes where the weights come from; others ignore it."""
@@ -34,6 +35,7 @@ def load(path: str, revision: str | None = None) -> Checkpoint:
     source = open_checkpoint(path, revision, belonging)
     shapes = {key: stored.shape for key, stored in source.tensors.items()}
     plan = recognise(source.config, shapes)
+    check_rope(plan.spec, path)
     check_shapes(plan, shapes, path)
     kept = [expected for expected in plan.tensors if expected.file_key in shapes]
     tensors = {expected.name: source.tensors[expected.file_key].read() for expected in kept}
@@ -151,8 +153,23 @@ def _some(names: list[str]) -> str:
     return shown if len(names) <= 4 else f"{shown} and {len(names) - 4} more"
 
 
+def check_rope(spec: Spec, where: str) -> None:
+    """Raises UserError for a rotary embedding that cannot turn two positions."""
+    width = spec.geometry.head_dim
+    try:
+        table = Rotary(spec.rope, width, 2, torch.float32, torch.device("cpu")).cos
+    except Exception as error:  # transformers refuses by errors of many types
+        raise _no_rope(" ".join(str(error).split())[:300], where) from error
+    if not (table.isfinite().all() and 0 < table.shape[-1] <= width):
+        raise _no_rope(f"{dict(spec.rope.parameters)} yields no angles for heads of {width}", where)
+
+
+def _no_rope(reason: str, where: str) -> UserError:
+    return UserError(f"{where}: its rotary embedding cannot be built: {reason}; correct it in config.json")
+
+
 def check_kinds(tensors: Mapping[str, Tensor], where: str) -> None:
-    """Raises UserError for tensors that do not hold plain numbers of the kind they stand for."""
+    """Raises UserError for tensors that do not hold plain, finite numbers of the kind they stand for."""
     kinds = {"d2t": (torch.int64, torch.int32), "t2d": (torch.bool, torch.uint8)}
     for name, tensor in tensors.items():
         allowed = kinds.get(name, (torch.float32, torch.bfloat16, torch.float16))
@@ -161,6 +178,11 @@ def check_kinds(tensors: Mapping[str, Tensor], where: str) -> None:
             raise UserError(
                 f"{where}: tensor {name!r} got {str(tensor.dtype).removeprefix('torch.')},"
                 f" expected {expected}; quantised checkpoints cannot be read"
+            )
+        if not (finite := tensor.isfinite()).all():
+            raise UserError(
+                f"{where}: tensor {name!r} has {int((~finite).sum())} values of {tensor.numel()} that are not"
+                " finite numbers; fetch the checkpoint again or train it anew"
             )
 
 
