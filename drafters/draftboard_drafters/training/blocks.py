@@ -75,6 +75,27 @@ def attend_chains(queries: Tensor, keys: Sequence[Tensor], values: Sequence[Tens
     return seen.flatten(1, 2).transpose(1, 2).reshape(batch, rows, heads * head_dim)
 
 
+def chain_step(
+    x: Tensor,
+    residual: Tensor,
+    parameters: Parameters,
+    at: str,
+    shape: Geometry,
+    angles: Angles,
+    keys: list[Tensor],
+    values: list[Tensor],
+) -> Tensor:
+    """One step of a decoder layer for chains: residual [B, n, H] + attention(x [B, n, in]), and on it the
+    MLP. Appends the step's keys and values to the lists; see `attend_chains`."""
+    queries, key, value = project(x, parameters, f"{at}self_attn.", shape, angles)
+    keys.append(key)
+    values.append(value)
+    seen = attend_chains(queries, keys, values)
+    y = residual + F.linear(seen, parameters[f"{at}self_attn.o_proj.weight"])
+    normed = norm(y, parameters[f"{at}post_attention_layernorm.weight"], shape.eps)
+    return y + swiglu(normed, parameters, f"{at}mlp.")
+
+
 def attend_blocks(
     queries: Tensor, context: tuple[Tensor, Tensor], own: tuple[Tensor, Tensor], anchors: Tensor
 ) -> Tensor:

@@ -14,12 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from draftboard_drafters._layers import Angles, Geometry, Rotary, Sight
-from draftboard_drafters.checkpoints.record import Parallel
+from draftboard_drafters.checkpoints import Checkpoint, Parallel, Plan, Spec, parallel
+from draftboard_drafters.checkpoints.record import TARGETS
 from draftboard_drafters.training.batches import Batch
 from draftboard_drafters.training.blocks import attend_blocks, keys_values, norm, project, swiglu
 from draftboard_drafters.training.chains import LONGEST
 from draftboard_drafters.training.objective import Parameters, label_weights, laws
 from draftboard_drafters.training.parts import Parts, Words
+from draftboard_drafters.training.shipping import kept_tensors, trained
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class Slots:
         self.rotary = Rotary(parts.rope, shape.head_dim, LONGEST, torch.float32, torch.device("cpu"))
 
     @property
-    def parallel(self) -> Parallel:
+    def conventions(self) -> Parallel:
         """The conventions of the block without a serial head."""
         sights = (Sight(),) * self.layers
         return Parallel(block_size=self.k, mask_id=self.mask_id, anchor_predicts=True, sights=sights)
@@ -97,6 +99,27 @@ class Slots:
                     (self.geometry.head_dim,), float(size)
                 )
         return {**found, "hidden_norm.weight": found["layers.0.input_layernorm.weight"].clone()}
+
+    def checkpoint(
+        self, method: str, layout: str, conventions: Parallel, parameters: Parameters
+    ) -> Checkpoint:
+        """A block drafter in bfloat16 with its reduced head and its map of the vocabulary."""
+        spec = Spec(
+            method=method,
+            layout=layout,
+            taps=self.taps,
+            k=self.k,
+            geometry=self.geometry,
+            rope=self.parts.rope,
+            layers=self.layers,
+            vocab_size=self.parts.vocab_size,
+            num_target_layers=self.parts.layers,
+            verifier=self.parts.id,
+            draft_vocab_size=len(self.words.ids),
+            parallel=conventions,
+        )
+        plan = Plan(spec, parallel.tensors(spec, embedding=TARGETS, head=None))
+        return trained(plan, kept_tensors(parameters, self.words))
 
     def block(self, parameters: Parameters, batch: Batch, seed: int) -> Block:
         """Draws anchors, runs their blocks and keeps the slots that count."""

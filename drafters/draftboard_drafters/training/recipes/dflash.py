@@ -9,14 +9,12 @@ from pathlib import Path
 import torch.nn.functional as F
 from torch import Tensor
 
-from draftboard_drafters.checkpoints import Checkpoint, Plan, Spec, parallel
+from draftboard_drafters.checkpoints import Checkpoint
 from draftboard_drafters.checkpoints.exporting import export
-from draftboard_drafters.checkpoints.record import TARGETS
 from draftboard_drafters.training.batches import Batch
 from draftboard_drafters.training.loop import Settings
 from draftboard_drafters.training.objective import Outcome, Parameters, Recipe, cross_entropy, mean
 from draftboard_drafters.training.parts import Parts, Words
-from draftboard_drafters.training.shipping import kept_tensors, trained
 from draftboard_drafters.training.slots import Slots, chains_of
 
 WORDS = 4096
@@ -73,23 +71,7 @@ class DFlashRecipe:
 
     def checkpoint(self, parameters: Mapping[str, Tensor]) -> Checkpoint:
         """The drafter in bfloat16."""
-        block = self.slots.parallel
-        spec = Spec(
-            method="dflash",
-            layout=self.layout,
-            taps=self.slots.taps,
-            k=self.k,
-            geometry=self.slots.geometry,
-            rope=self.parts.rope,
-            layers=self.slots.layers,
-            vocab_size=self.parts.vocab_size,
-            num_target_layers=self.parts.layers,
-            verifier=self.parts.id,
-            draft_vocab_size=len(self.words.ids),
-            parallel=block,
-        )
-        plan = Plan(spec, parallel.tensors(spec, embedding=TARGETS, head=None))
-        return trained(plan, kept_tensors(parameters, self.words))
+        return self.slots.checkpoint("dflash", self.layout, self.slots.conventions, parameters)
 
 
 def make(

@@ -15,14 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from draftboard_drafters.checkpoints import Checkpoint, Plan, Spec, parallel
+from draftboard_drafters.checkpoints import Checkpoint
 from draftboard_drafters.checkpoints.exporting import export
-from draftboard_drafters.checkpoints.record import TARGETS
 from draftboard_drafters.training.batches import Batch
 from draftboard_drafters.training.loop import Settings
 from draftboard_drafters.training.objective import Outcome, Parameters, Recipe, cross_entropy, mean
 from draftboard_drafters.training.parts import Parts, Words
-from draftboard_drafters.training.shipping import kept_tensors, trained
 from draftboard_drafters.training.slots import Slots, chains_of
 
 WORDS = 4096
@@ -100,27 +98,12 @@ class DSparkRecipe:
     def checkpoint(self, parameters: Mapping[str, Tensor]) -> Checkpoint:
         """The drafter in bfloat16."""
         block = dataclasses.replace(
-            self.slots.parallel,
+            self.slots.conventions,
             markov="vanilla",
             markov_rank=self.rank,
             confidence="hidden and previous token",
         )
-        spec = Spec(
-            method="dspark",
-            layout=self.layout,
-            taps=self.slots.taps,
-            k=self.k,
-            geometry=self.slots.geometry,
-            rope=self.parts.rope,
-            layers=self.slots.layers,
-            vocab_size=self.parts.vocab_size,
-            num_target_layers=self.parts.layers,
-            verifier=self.parts.id,
-            draft_vocab_size=len(self.words.ids),
-            parallel=block,
-        )
-        plan = Plan(spec, parallel.tensors(spec, embedding=TARGETS, head=None))
-        return trained(plan, kept_tensors(parameters, self.words))
+        return self.slots.checkpoint("dspark", self.layout, block, parameters)
 
 
 def make(

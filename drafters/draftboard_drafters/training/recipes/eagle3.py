@@ -19,7 +19,7 @@ from draftboard_drafters.checkpoints import Checkpoint, Plan, Serial, Spec, seri
 from draftboard_drafters.checkpoints.exporting import export
 from draftboard_drafters.checkpoints.record import TARGETS
 from draftboard_drafters.training.batches import Batch
-from draftboard_drafters.training.blocks import attend_chains, norm, project, swiglu
+from draftboard_drafters.training.blocks import chain_step, norm
 from draftboard_drafters.training.chains import Chains
 from draftboard_drafters.training.loop import Settings
 from draftboard_drafters.training.objective import Outcome, Parameters, Recipe
@@ -84,13 +84,7 @@ class Eagle3Recipe:
             ],
             dim=-1,
         )
-        queries, key, value = project(joint, parameters, f"{at}self_attn.", shape, angles)
-        keys.append(key)
-        values.append(value)
-        seen = attend_chains(queries, keys, values)
-        y = feature + F.linear(seen, parameters[f"{at}self_attn.o_proj.weight"])
-        normed = norm(y, parameters[f"{at}post_attention_layernorm.weight"], shape.eps)
-        return y + swiglu(normed, parameters, f"{at}mlp.")
+        return chain_step(joint, feature, parameters, at, shape, angles, keys, values)
 
     def ship(self, parameters: Mapping[str, Tensor], folder: Path) -> None:
         """Writes the drafter."""

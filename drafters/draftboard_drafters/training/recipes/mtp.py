@@ -20,7 +20,7 @@ from draftboard_drafters._layers import Angles
 from draftboard_drafters.checkpoints import Checkpoint, Plan, Serial, Spec, serial
 from draftboard_drafters.checkpoints.exporting import export
 from draftboard_drafters.training.batches import Batch
-from draftboard_drafters.training.blocks import attend_chains, norm, project, swiglu
+from draftboard_drafters.training.blocks import chain_step, norm
 from draftboard_drafters.training.chains import Chains
 from draftboard_drafters.training.loop import Settings
 from draftboard_drafters.training.objective import Outcome, Parameters, Recipe
@@ -81,13 +81,7 @@ class MtpRecipe:
         )
         x = F.linear(joint, parameters["fc.weight"])
         normed = norm(x, parameters[f"{at}input_layernorm.weight"], shape.eps)
-        queries, key, value = project(normed, parameters, f"{at}self_attn.", shape, angles)
-        keys.append(key)
-        values.append(value)
-        seen = attend_chains(queries, keys, values)
-        x = x + F.linear(seen, parameters[f"{at}self_attn.o_proj.weight"])
-        normed = norm(x, parameters[f"{at}post_attention_layernorm.weight"], shape.eps)
-        return x + swiglu(normed, parameters, f"{at}mlp.")
+        return chain_step(normed, x, parameters, at, shape, angles, keys, values)
 
     def ship(self, parameters: Mapping[str, Tensor], folder: Path) -> None:
         """Writes the drafter."""
