@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ from draftboard.errors import UserError
 from draftboard.judge.accepting import accept
 from draftboard.judge.gate import Trial
 from draftboard.judge.pairing import Run
+from draftboard.measure import builds
 from draftboard.record.accepted import FILE, Floor, Ledger, accepted_runs, read_ledger, write_ledger
 from draftboard.record.environment import Environment
+from draftboard.record.history import read
 from draftboard.record.store import Store
 from record_factory import ENVIRONMENT
-from sides import side
+from sides import side, without
 
 NOW = "2026-03-01T00:00:00+00:00"
 
@@ -45,7 +48,7 @@ def test_a_floor_stays_when_the_base_moves() -> None:
     ledger = Ledger(floors=(Floor("tiny-target", "chat", "guess-k4", 3.9, "by hand"),))
     moved = accept(ledger, [good(accepted=2)], "guess", "slower but right", NOW)
     assert [one.acceptance_length for one in moved.floors] == [3.9]
-    assert moved.floors_by_place() == {("chat", "guess-k4"): 3.9}
+    assert moved.floors_by_place() == {("tiny-target", "chat", "guess-k4"): 3.9}
 
 
 @pytest.mark.parametrize(
@@ -140,3 +143,57 @@ def test_an_interrupted_gate_is_no_regression(root: Path, monkeypatch: pytest.Mo
 def test_sides_that_make_no_sense_together(root: Path) -> None:
     shown = call(root, "--against", "HEAD", "--candidate", "x")
     assert isinstance(shown.exception, UserError)
+
+
+def test_namesakes_are_accepted_by_id_only() -> None:
+    run, (plain, first) = good()
+    second = replace(first, id="arm00002", options={"n": 9})
+    twins = replace(run, arms=(plain.id, first.id, second.id)), [plain, first, second]
+    with pytest.raises(UserError, match="give one of their ids: arm00001, arm00002"):
+        accept(Ledger(), [twins], "guess-k4", "why", NOW)
+    assert [one.arm_id for one in accept(Ledger(), [twins], "arm00002", "why", NOW).accepted] == ["arm00002"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--format", "junti"), "did you mean 'junit'"),
+        (("--out", "x.md"), "add --format"),
+        (("--format", "json", "--out", "nowhere/x.json"), "no folder"),
+        (("--because", "it is faster"), "name the arm"),
+        (("--limit", "3"), "is a share"),
+        (("--acceptance-limit", "nan"), "is a share"),
+    ],
+)
+def test_flags_that_make_no_sense_are_refused_before_anything_is_measured(
+    root: Path, words: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Trial, "over", pytest.fail)
+    shown = call(root, "--candidate", str(root / "same"), *words)
+    assert isinstance(shown.exception, UserError) and said in str(shown.exception)
+
+
+def test_a_gate_stopped_while_the_base_is_built_is_no_regression(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*words: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(builds, "at_commit", stopped)
+    assert call(root, "--against", "HEAD").exit_code == 130
+
+
+def test_a_vanished_arm_fails_and_two_gates_leave_two_entries(root: Path) -> None:
+    for arm in ("plain", "guess-k4"):
+        call(root, "--accept", arm, "--because", "first")
+    Store(root / "less").write_run(*without(good(5, id="less"), "arm00001"))
+    for _ in range(2):
+        assert call(root, "--candidate", str(root / "less"), "--history").exit_code == 1
+    assert [one.outcome for one in read(root / "results")] == ["regression"] * 2
+
+
+def test_an_accepted_run_that_is_gone_is_named(root: Path) -> None:
+    call(root, "--accept", "guess-k4", "--because", "first")
+    shutil.rmtree(next((root / "results").glob("*/first")))
+    shown = call(root, "--candidate", str(root / "same"))
+    assert isinstance(shown.exception, UserError) and "'first' not found" in str(shown.exception)

@@ -107,3 +107,15 @@ def test_times_of_zero_are_unknown_and_not_nan() -> None:
 def test_few_prompts_have_no_interval() -> None:
     change = drafting(compare([side(1, prompts=3)], [side(2, prompts=3)]))["tokens_per_s"].change
     assert change.log is not None and change.lo is None and "3 prompts" in (change.missing or "")
+
+
+def test_arms_of_one_name_are_paired_by_what_they_are() -> None:
+    """Whatever their order, and when one side lacks one of them."""
+    run, (plain, first) = side(1)
+    second = replace(first, id="arm00002", options={"n": 9})
+    both = replace(run, arms=(plain.id, first.id, second.id)), [plain, first, second]
+    less = without(both, first.id)
+    found = compare([less], [both])
+    assert [arm.candidate.arm.id for arm in found.arms] == [plain.id, second.id]
+    assert [one.arm.id for one in found.new] == [first.id] and not found.refused
+    assert [one.arm.id for one in compare([both], [less]).vanished] == [first.id]

@@ -46,9 +46,32 @@ def test_sides(root: Path, text: str, runs: Sequence[str]) -> None:
     assert [run.id for run, _ in read_side(text.format(root=root), root)] == runs
 
 
-def test_a_side_that_is_nothing(root: Path) -> None:
+def test_a_testbeds_folder_is_a_side(root: Path) -> None:
+    bed = next((root / "results").glob("*/run1")).parent
+    assert [run.id for run, _ in read_side(str(bed), root)] == ["run1", "second"]
+
+
+@pytest.mark.parametrize("text", ["nothing", "--all", "-h", "a b", "HEAD..HEAD", "HEAD^{tree}", "$(id)", "ü"])
+def test_a_side_that_is_nothing(root: Path, text: str) -> None:
     with pytest.raises(UserError, match="no folder, no run in"):
-        read_side("nothing", root)
+        read_side(text, root)
+
+
+DAMAGES = {
+    "NaN": lambda data: data.replace('"concurrency": 1', '"concurrency": NaN'),
+    "missing field": lambda data: data.replace('"dtype"', '"type"'),
+    "conflict": lambda data: f"<<<<<<< ours\n{data}=======\n{data}>>>>>>> theirs\n",
+    "cut": lambda data: data[: len(data) // 2],
+    "empty": lambda data: "",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_one_line_that_names_it(root: Path, damage: str) -> None:
+    file = next((root / "results").glob("*/second/run.json"))
+    file.write_text(DAMAGES[damage](file.read_text()))
+    with pytest.raises(UserError, match=r"second/run\.json: [^\n]*$"):
+        call(root, "HEAD", str(file.parent))
 
 
 def test_a_commit_without_results_is_an_empty_side(tmp_path: Path) -> None:

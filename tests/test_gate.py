@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from draftboard.errors import UserError
 from draftboard.judge.findings import Limits
 from draftboard.judge.gate import MAX_SESSIONS, Ruling, Trial
 from draftboard.judge.pairing import Run
@@ -85,7 +87,7 @@ def test_a_drop_of_acceptance_fails_and_every_change_is_told() -> None:
 
 
 def test_the_floor_catches_what_both_sides_lost() -> None:
-    limits = Limits(floors={("chat", "guess-k4"): 3.5})
+    limits = Limits(floors={("tiny-target", "chat", "guess-k4"): 3.5})
     ruling = rule([([side(0, accepted=2)], [side(1, accepted=2)])], limits)
     assert ruling.outcome == "regression"
     assert said(ruling, "floor") == "regression: E[L] 3.000, floor 3.500"
@@ -148,3 +150,82 @@ def test_sessions_of_one_side_are_pooled_as_repeats() -> None:
         ruling = trial.add(base, candidate)
     assert {arm.turns for arm in ruling.comparison.arms} == {32}
     assert ruling.comparison.pace.units == 32
+
+
+BROKEN = {"losslessness": Losslessness(16, 15, (Divergence("p0", 0, 0, 3, 5, 6, (5, 7), 0.5, 900.0),))}
+
+
+def silent(run: Run) -> Run:
+    """The run as an engine would tell it that hides its rounds."""
+    record, (plain, own) = run
+    traces = tuple(replace(trace, rounds=None, rounds_missing="hidden") for trace in own.traces)
+    return record, [plain, replace(own, traces=traces)]
+
+
+def twins(seed: int, slow: float = 1.0) -> Run:
+    """A run with two arms of one name that differ in an option; the first may be slow."""
+    run, (plain, first) = side(seed, slow_arm=slow)
+    second = side(seed + 1, arm={"id": "arm00002", "options": {"n": 9}})[1][1]
+    return replace(run, arms=(*run.arms, second.id)), [plain, first, second]
+
+
+@pytest.mark.parametrize(("arm", "code"), [(BROKEN, 4), ({"error": "boom"}, 1)])
+def test_an_arm_that_is_compared_with_nothing_is_judged_all_the_same(
+    arm: dict[str, object], code: int
+) -> None:
+    other = {**arm, "options": {"n": 9}}
+    assert rule([([without(side(0), "arm00001")], [side(1, arm=arm)])]).exit_code == code
+    assert rule([([side(0)], [side(1, arm=other)])]).exit_code == code
+
+
+def test_a_floor_is_one_targets_and_an_unknown_length_does_not_keep_it() -> None:
+    other = Limits(floors={("other", "chat", "guess-k4"): 9.0})
+    own = Limits(floors={("tiny-target", "chat", "guess-k4"): 3.5})
+    assert rule([([side(0)], [side(1)])], other).outcome == "pass"
+    hidden = rule([([silent(side(0))], [silent(side(1))])], own)
+    assert said(hidden, "floor").startswith("cannot tell: E[L] is not known")
+
+
+SAMPLED = {
+    "sampling": Sampling(temperature=1.0),
+    "arm": {"losslessness": Losslessness(0, 0, (), not_checked="tokens were sampled")},
+}
+
+
+@pytest.mark.parametrize("changes", [SAMPLED, {"arm": {"error": "boom"}}])
+def test_what_was_not_looked_at_is_no_pass(changes: dict[str, Any]) -> None:
+    ruling = rule([([side(0, **changes)], [side(1, **changes)])])
+    assert not [f for f in ruling.findings if f.check == "losslessness"]
+
+
+@pytest.mark.parametrize(
+    ("base", "own", "check", "remedy"),
+    [
+        (side(0, arm={"error": "boom"}), side(1), "presence", "by a base in which it works"),
+        (side(0, arm={"error": "x"}), side(1, arm={"error": "y"}), "presence", "a base in which it works"),
+        (side(0), side(1, prompts=7), "presence", "measure the rest"),
+        (side(0), side(1, arm={"options": {"n": 9}}), "same setting", "measure both alike"),
+        (side(0), side(1, arm={"losslessness": None}), "losslessness", "whose replies are compared"),
+        (side(0, prompts=3), side(1, prompts=3), "time", "more prompts"),
+        (side(0), silent(side(1)), "acceptance", "an engine that tells rounds"),
+        (side(0, noise=0.2), side(1, noise=0.2), "time", "settle"),
+    ],
+)
+def test_cannot_tell_says_what_would_settle_it(base: Run, own: Run, check: str, remedy: str) -> None:
+    ruling = Trial(LIMITS, one_machine=True).add([base], [own])
+    assert ruling.exit_code == 3
+    words = said(ruling, check)
+    assert words.startswith("cannot tell") and remedy in words
+
+
+@pytest.mark.parametrize("value", [-0.01, 1.0, float("nan"), float("inf"), 3.0])
+def test_a_limit_that_is_no_share_is_refused(value: float) -> None:
+    with pytest.raises(UserError, match="is a share"):
+        Limits(time=value)
+    with pytest.raises(UserError, match="acceptance limit is a share"):
+        Limits(acceptance=value)
+
+
+def test_an_arm_does_not_hide_a_namesake() -> None:
+    ruling = rule([([twins(0)], [twins(70 + i, slow=1.3)]) for i in range(2)])
+    assert ruling.outcome == "regression"

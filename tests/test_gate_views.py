@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -10,6 +12,7 @@ from rich.console import Console
 
 from draftboard.judge.findings import Limits
 from draftboard.judge.gate import Ruling, Trial
+from draftboard.judge.pairing import Run
 from draftboard.show import comparison
 from draftboard.show.comparison_files import RULING_FORMATS
 from sides import side
@@ -52,3 +55,28 @@ def test_the_terminal_ends_with_the_outcome(failing: Ruling) -> None:
     with console.capture() as captured:
         console.print(comparison.ruling(failing))
     assert captured.get().rstrip().endswith("regression (exit code 1, 1 session)")
+
+
+HOSTILE = 'x`](http://e)|\\|<img src=x onerror=y>*&"\x00\u202e-->'
+
+
+@pytest.fixture(scope="module")
+def hostile() -> Ruling:
+    def named(run: Run) -> Run:
+        record, (plain, own) = run
+        return record, [plain, replace(own, drafter=HOSTILE)]
+
+    return Trial(Limits(), one_machine=True).add([named(side(1))], [named(side(2))])
+
+
+def test_a_hostile_name_is_text_in_every_format(hostile: Ruling) -> None:
+    text = RULING_FORMATS["markdown"](hostile)
+    body = text.removeprefix(comparison.MARKER)
+    assert "<img" not in body and "-->" not in body and "\u202e" not in body and "\x00" not in body
+    assert not re.search(r"(?<!\\)[`\[\]*]", body.replace("\\\\", ""))
+    rows = [line for line in body.replace("\\\\", "").splitlines() if line.startswith("| ")]
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {len(comparison.HEADS) + 1}
+    cases = ElementTree.fromstring(RULING_FORMATS["junit"](hostile)).findall("testcase")
+    assert any("onerror" in str(case.get("classname")) for case in cases)
+    assert HOSTILE in json.loads(RULING_FORMATS["json"](hostile))["arms"][1]["arm"]
+    assert any(HOSTILE in row["name"] for row in json.loads(RULING_FORMATS["benchmark-action"](hostile)))

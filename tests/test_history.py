@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import random
-from concurrent.futures import ThreadPoolExecutor
+import time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from draftboard.judge.gate import Trial
 from draftboard.judge.history import find_steps
 from draftboard.judge.logbook import entry
 from draftboard.record.history import FOLDER, Ruled, append, read
+from record_factory import ENVIRONMENT
 from sides import side
 
 AT = "2026-03-01T00:00:00+00:00"
@@ -42,6 +45,46 @@ def test_writers_at_once_make_files_of_their_own(ruled: Ruled, tmp_path: Path) -
     with ThreadPoolExecutor(8) as pool:
         paths = set(pool.map(lambda _: append(tmp_path, ruled), range(40)))
     assert len(paths) == len(read(tmp_path)) == 40
+
+
+def test_two_processes_at_once_lose_nothing(ruled: Ruled, tmp_path: Path) -> None:
+    with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:
+        list(pool.map(append, [tmp_path] * 20, [ruled] * 20))
+    assert read(tmp_path) == [ruled] * 20
+
+
+def test_a_writer_that_is_stopped_leaves_no_half_entry(
+    ruled: Ruled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*paths: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        append(tmp_path, ruled)
+    assert read(tmp_path) == []
+
+
+def test_outside_of_git_the_commit_is_unknown_and_the_entry_is_kept(tmp_path: Path) -> None:
+    bare = replace(ENVIRONMENT, git_sha=None, git_dirty=None)
+    found = entry(
+        Trial(Limits(), one_machine=True).add([side(1)], [side(2, environment=bare)]), "accepted", AT
+    )
+    assert found is not None
+    assert "-unknown-" in append(tmp_path, found).name
+    assert [(one.commit, one.dirty) for one in read(tmp_path)] == [(None, None)]
+
+
+@pytest.mark.parametrize("zone", ["Asia/Kolkata", "America/Los_Angeles", "UTC"])
+def test_the_machines_time_zone_does_not_matter(
+    zone: str, ruled: Ruled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    path = append(tmp_path, ruled)
+    monkeypatch.undo()
+    time.tzset()
+    assert path.name.startswith("20260301T000000Z-")
 
 
 def test_order_is_by_the_moment_and_not_by_its_spelling(ruled: Ruled, tmp_path: Path) -> None:

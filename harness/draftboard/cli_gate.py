@@ -15,9 +15,30 @@ from rich.console import Console
 from draftboard.errors import UserError, unknown
 
 INTERRUPTED = 130
+ACCEPTED = "accepted"
+"""What `--against` says for the accepted runs; anything else is a commit."""
 
 Root = Annotated[Path, typer.Option(help="The checkout: where tasks/, results/ and site/ lie.")]
+Format = Annotated[str, typer.Option(help="table, markdown, json, junit or benchmark-action.")]
 Out = Annotated[Path | None, typer.Option(help="File for --format, instead of the screen.")]
+Against = Annotated[str, typer.Option(help="`accepted`, or a commit to build and run beside this checkout.")]
+Suite = Annotated[
+    str | None, typer.Option(help="What to measure (default: gate beside a commit, else standard).")
+]
+Candidate = Annotated[
+    str | None, typer.Option(help="Runs to judge by the accepted ones, instead of measuring now.")
+]
+Limit = Annotated[float, typer.Option(help="How much longer a token may take, as a share.")]
+AcceptanceLimit = Annotated[
+    float, typer.Option(help="How much shorter the acceptance length may be, as a share.")
+]
+Accept = Annotated[
+    str | None, typer.Option(metavar="ARM", help="Make the newest run of this arm the accepted one.")
+]
+Because = Annotated[str, typer.Option(help="Why it is accepted; kept beside it.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Work = Annotated[Path | None, typer.Option(help="Folder for the runs (default: in results/.partial/).")]
+History = Annotated[bool, typer.Option(help="Add the ruling to results/history/.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -29,7 +50,7 @@ def add_to(app: typer.Typer) -> None:
 def compare(
     base: Annotated[str, typer.Argument(help="A run's id, a folder of runs, or a git ref.")],
     candidate: Annotated[str, typer.Argument(help="The same, for the other side.")],
-    format: Annotated[str, typer.Option(help="table, markdown, json, junit or benchmark-action.")] = "table",
+    format: Format = "table",
     out: Out = None,
     root: Root = Path(),
 ) -> None:
@@ -38,67 +59,71 @@ def compare(
     from draftboard.judge.gate import Trial
     from draftboard.record.sides import read_side
 
+    _check_output(format, out)
     sides = [read_side(text, root) for text in (base, candidate)]
     ruling = Trial(Limits(), one_machine=False).add(*sides)
     _write(ruling, format, out, decided=False)
 
 
 def gate(
-    against: Annotated[
-        str, typer.Option(help="`accepted`, or a commit to build and run beside this checkout.")
-    ] = "accepted",
-    suite: Annotated[
-        str | None, typer.Option(help="What to measure (default: gate beside a commit, else standard).")
-    ] = None,
-    candidate: Annotated[
-        str | None, typer.Option(help="Runs to judge by the accepted ones, instead of measuring now.")
-    ] = None,
-    limit: Annotated[float, typer.Option(help="How much longer a token may take, as a share.")] = 0.03,
-    acceptance_limit: Annotated[
-        float, typer.Option(help="How much shorter the acceptance length may be, as a share.")
-    ] = 0.01,
-    accept: Annotated[
-        str | None, typer.Option(metavar="ARM", help="Make the newest run of this arm the accepted one.")
-    ] = None,
-    because: Annotated[str, typer.Option(help="Why it is accepted; kept beside it.")] = "",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    format: Annotated[str, typer.Option(help="table, markdown, json, junit or benchmark-action.")] = "table",
+    against: Against = ACCEPTED,
+    suite: Suite = None,
+    candidate: Candidate = None,
+    limit: Limit = 0.03,
+    acceptance_limit: AcceptanceLimit = 0.01,
+    accept: Accept = None,
+    because: Because = "",
+    device: Device = "auto",
+    format: Format = "table",
     out: Out = None,
-    work: Annotated[
-        Path | None, typer.Option(help="Folder for the runs (default: in results/.partial/).")
-    ] = None,
-    history: Annotated[bool, typer.Option(help="Add the ruling to results/history/.")] = False,
+    work: Work = None,
+    history: History = False,
     root: Root = Path(),
 ) -> None:
     """Judge this checkout by a fixed base (exit codes: 0 pass, 1 regression, 3 cannot tell, 4 not lossless,
     5 nothing comparable)."""
+    if accept is not None:
+        print(_accept(accept, because, root / "results"))
+        return
+    if because:
+        raise UserError("--because gives the reason for --accept ARM; name the arm, or leave it out")
+    _check_output(format, out)
+    work = work or root / "results/.partial" / f"gate-{_now().strftime('%Y%m%dT%H%M%S')}-{os.getpid()}"
+    try:
+        ruling = _judge(against, suite, candidate, (limit, acceptance_limit), root, work, device)
+    except KeyboardInterrupt:
+        Console(stderr=True).print(f"interrupted; nothing was judged, what was measured lies in {work}")
+        raise typer.Exit(INTERRUPTED) from None
+    if history:
+        _remember(ruling, against, root / "results")
+    _write(ruling, format, out, decided=True)
+    raise typer.Exit(ruling.exit_code)
+
+
+def _judge(
+    against: str,
+    suite: str | None,
+    candidate: str | None,
+    limits: tuple[float, float],
+    root: Path,
+    work: Path,
+    device: str,
+) -> Any:
+    """Measures what is to be measured and rules on it."""
     from draftboard.judge.findings import Limits
     from draftboard.judge.gate import Trial
     from draftboard.record.accepted import read_ledger
 
-    results = root / "results"
-    if accept is not None:
-        print(_accept(accept, because, results))
-        return
-    limits = Limits(limit, acceptance_limit, read_ledger(results).floors_by_place())
-    work = work or results / ".partial" / f"gate-{_now().strftime('%Y%m%dT%H%M%S')}-{os.getpid()}"
-    beside = against != "accepted"
+    beside = against != ACCEPTED
     if beside and candidate is not None:
         raise UserError("--candidate is for --against accepted: beside a commit both builds are measured now")
+    trial = Trial(Limits(*limits, read_ledger(root / "results").floors_by_place()), one_machine=beside)
     sessions = (
         _beside_commit(against, suite or "gate", root, work, device)
         if beside
         else _beside_accepted(suite or "standard", candidate, root, work, device)
     )
-    try:
-        ruling = Trial(limits, one_machine=beside).over(sessions)
-    except KeyboardInterrupt:
-        Console(stderr=True).print(f"interrupted; nothing was judged, what was measured lies in {work}")
-        raise typer.Exit(INTERRUPTED) from None
-    if history:
-        _remember(ruling, against, results)
-    _write(ruling, format, out, decided=True)
-    raise typer.Exit(ruling.exit_code)
+    return trial.over(sessions)
 
 
 def _beside_commit(ref: str, suite: str, root: Path, work: Path, device: str) -> Iterator[Any]:
@@ -150,21 +175,29 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
+def _check_output(form: str, out: Path | None) -> None:
+    """Refuses, before anything is measured, what could not be written afterwards."""
+    from draftboard.show import comparison_files
+
+    if form not in (known := {"table", *comparison_files.FORMATS}):
+        raise unknown("format", form, known)
+    if out is not None and form == "table":
+        raise UserError(f"--out {out} takes a file's format; add --format markdown, json, junit or another")
+    if out is not None and not out.absolute().parent.is_dir():
+        raise UserError(f"--out {out}: there is no folder {out.absolute().parent}; make it first")
+
+
 def _write(ruling: Any, form: str, out: Path | None, *, decided: bool) -> None:
     """Shows a ruling, or the comparison in it; on GitHub it also joins the job's summary."""
     from draftboard.show import comparison, comparison_files
     from draftboard.show.layout import show
 
     formats = comparison_files.RULING_FORMATS if decided else comparison_files.FORMATS
-    if form not in {"table", *formats}:
-        raise unknown("format", form, {"table", *formats})
-    summary = os.environ.get("GITHUB_STEP_SUMMARY")
-    if summary:
+    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
         with Path(summary).open("a", encoding="utf-8") as file:
             file.write(formats["markdown"](ruling))
     if form == "table":
-        made = comparison.ruling(ruling) if decided else comparison.table(ruling.comparison)
-        show(Console(), made)
+        show(Console(), comparison.ruling(ruling) if decided else comparison.table(ruling.comparison))
     elif out is not None:
         out.write_text(formats[form](ruling), encoding="utf-8")
     else:

@@ -20,7 +20,8 @@ def accept(ledger: Ledger, runs: Sequence[Run], arm: str, because: str, now_utc:
     its K (`plain-k4`), a drafter, or the beginning of an arm's id; `runs` are given oldest first.
 
     An arm without a floor gets one; an old floor stays. Raises UserError when there is no such arm, no
-    reason is given, or the newest run is failed, partial or otherwise not valid.
+    reason is given, two arms of the newest run are meant, or that run is failed, partial or otherwise not
+    valid.
     """
     if not because.strip():
         raise UserError("an accepted record needs a reason: --because '...'")
@@ -30,6 +31,7 @@ def accept(ledger: Ledger, runs: Sequence[Run], arm: str, because: str, now_utc:
         raise unknown("arm", arm, {one.label for one, _ in found}, "the results")
     newest = {_key(one): (one, row) for one, row in chosen}
     for one, row in newest.values():
+        _refuse_namesakes(one, [other for other, _ in chosen])
         _refuse_unsound(one, row)
         ledger = _moved(ledger, one, row, because.strip(), now_utc)
     return ledger
@@ -47,6 +49,15 @@ def _is_id(one: Measured, text: str) -> bool:
 
 def _key(one: Measured) -> tuple[str, str, str, str]:
     return one.run.target.id, one.task, one.label, one.run.fingerprint
+
+
+def _refuse_namesakes(one: Measured, chosen: Sequence[Measured]) -> None:
+    """Arms of one run that differ in options only share a name, and the ledger knows one base for it."""
+    ids = sorted(other.arm.id for other in chosen if other.run.id == one.run.id and _key(other) == _key(one))
+    if len(ids) > 1:
+        raise UserError(
+            f"run {one.run.id} has several arms {one.label}; give one of their ids: {', '.join(ids)}"
+        )
 
 
 def _refuse_unsound(one: Measured, row: Row) -> None:

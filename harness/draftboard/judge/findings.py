@@ -7,9 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from draftboard.errors import UserError
 from draftboard.judge.compare import ArmChange, Comparison
+from draftboard.judge.metrics import BY_NAME
 from draftboard.judge.pairing import Measured
 from draftboard.judge.ratios import Change
+from draftboard.judge.sample import take_sample
 from draftboard.judge.summary import verdict_of
 
 Outcome = Literal["not lossless", "regression", "nothing comparable", "cannot tell", "pass"]
@@ -25,11 +28,17 @@ EXIT_CODES: dict[Outcome, int] = {
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much worse is too much, as shares; `floors` are the least acceptance lengths, by task and arm."""
+    """How much worse is too much, as shares; `floors` are the least acceptance lengths, by target, task and
+    arm. Raises UserError for a limit that is no share."""
 
     time: float = 0.03
     acceptance: float = 0.01
-    floors: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    floors: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, value in (("limit", self.time), ("acceptance limit", self.acceptance)):
+            if not 0 <= value < 1:
+                raise UserError(f"the {name} is a share, at least 0 and below 1; found {value} (3 % is 0.03)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +53,21 @@ class Finding:
 
 
 def facts(found: Comparison, limits: Limits) -> Iterator[Finding]:
-    """Every finding but those about time."""
+    """Every finding but those about time. What needs no base is judged of every arm of the candidate, those
+    that were not compared with anything too."""
     yield from _presence(found)
     yield from _settings(found)
     for arm in found.arms:
-        yield from _lossless(arm)
+        yield from _lossless(arm.candidate)
+        yield from _floor(arm.candidate, limits)
+        yield from _plain_text(arm)
         yield from _acceptance(arm, limits)
         yield from _complete(arm)
+    for own in (*found.new, *(one.candidate for one in found.refused)):
+        yield from _lossless(own)
+        yield from _floor(own, limits)
+        if own.arm.error:
+            yield Finding(own.task, own.label, "presence", "regression", f"failed: {own.arm.error}")
 
 
 def place_of(arm: ArmChange) -> tuple[str, str]:
@@ -63,21 +80,42 @@ def percent(log: float) -> str:
     return f"{math.expm1(log):+.1%}"
 
 
-def _acceptance(arm: ArmChange, limits: Limits) -> Iterator[Finding]:
-    place, found = place_of(arm), arm["acceptance_length"]
-    if found.candidate is None or arm.base.arm.id == arm.base.run.baseline:
+def _is_plain(own: Measured) -> bool:
+    return own.arm.id == own.run.baseline
+
+
+def _floor(own: Measured, limits: Limits) -> Iterator[Finding]:
+    """The least acceptance length, whatever the base has. A failed arm has failed already."""
+    floor = limits.floors.get((own.run.target.id, own.task, own.label))
+    if floor is None or own.arm.error:
         return
-    floor = limits.floors.get(place)
-    if floor is not None:
-        held = found.candidate >= floor
-        text = f"E[L] {found.candidate:.3f}, floor {floor:.3f}"
-        yield Finding(*place, "floor", "pass" if held else "regression", text)
+    found = BY_NAME["acceptance_length"].of(take_sample(own.baseline, own.arm))
+    if found.value is None:
+        text = (
+            f"E[L] is not known ({found.missing}), floor {floor:.3f}: an engine that tells rounds settles it"
+        )
+        yield Finding(own.task, own.label, "floor", "cannot tell", text)
+        return
+    outcome: Outcome = "pass" if found.value >= floor else "regression"
+    yield Finding(own.task, own.label, "floor", outcome, f"E[L] {found.value:.3f}, floor {floor:.3f}")
+
+
+def _acceptance(arm: ArmChange, limits: Limits) -> Iterator[Finding]:
+    """Where neither side tells its rounds there is nothing to compare; a failed arm has failed already."""
+    place, found = place_of(arm), arm["acceptance_length"]
+    silent = found.base is None and found.candidate is None
+    if _is_plain(arm.base) or silent or arm.base.arm.error or arm.candidate.arm.error:
+        return
     change = found.change
     if change.log is None:
-        yield Finding(*place, "acceptance", "cannot tell", change.missing or "unknown")
+        text = f"{change.missing}: measure both sides with an engine that tells rounds, on the same prompts"
+        yield Finding(*place, "acceptance", "cannot tell", text)
         return
+    outcome = _acceptance_outcome(arm, change, limits)
     text = f"E[L] {found.base:.3f} to {found.candidate:.3f}, {percent(change.log)} over the same prompts"
-    yield Finding(*place, "acceptance", _acceptance_outcome(arm, change, limits), text)
+    if outcome == "cannot tell":
+        text += f", limit {limits.acceptance:.0%}: more prompts or repeats settle it"
+    yield Finding(*place, "acceptance", outcome, text)
 
 
 def _acceptance_outcome(arm: ArmChange, change: Change, limits: Limits) -> Outcome:
@@ -90,36 +128,40 @@ def _acceptance_outcome(arm: ArmChange, change: Change, limits: Limits) -> Outco
     return "regression" if change.hi < bound else "pass" if change.lo >= bound else "cannot tell"
 
 
-def _lossless(arm: ArmChange) -> Iterator[Finding]:
-    own = arm.candidate
+def _plain_text(arm: ArmChange) -> Iterator[Finding]:
+    """Plain decoding has nothing to be compared with but its own replies of before."""
+    if _is_plain(arm.candidate) and arm.other_replies and arm.candidate.run.sampling.temperature == 0:
+        text = f"plain decoding gives other tokens than before in {arm.other_replies} of {arm.turns} turns"
+        yield Finding(*place_of(arm), "losslessness", "pass", text)
+
+
+def _lossless(own: Measured) -> Iterator[Finding]:
+    """What was not looked at yields no pass: nothing where tokens were sampled, where nothing can be looked
+    at, and where the arm failed, which is told elsewhere."""
     verdict = verdict_of(own.arm, own.run.dtype)
-    if own.arm.id == own.run.baseline:
-        if arm.other_replies and own.run.sampling.temperature == 0:
-            text = (
-                f"plain decoding gives other tokens than before in {arm.other_replies} of {arm.turns} turns"
-            )
-            yield Finding(*place_of(arm), "losslessness", "pass", text)
-        return
+    place = own.task, own.label
     if verdict.kind == "bug":
-        yield Finding(*place_of(arm), "losslessness", "not lossless", verdict.reason)
-    elif verdict.kind == "not checked" and own.run.sampling.temperature == 0 and not own.arm.error:
-        yield Finding(*place_of(arm), "losslessness", "cannot tell", f"not checked: {verdict.reason}")
-    else:
-        yield Finding(*place_of(arm), "losslessness", "pass", f"{verdict.kind}: {verdict.reason}")
+        yield Finding(*place, "losslessness", "not lossless", verdict.reason)
+    elif verdict.kind != "not checked":
+        yield Finding(*place, "losslessness", "pass", f"{verdict.kind}: {verdict.reason}")
+    elif own.run.sampling.temperature == 0 and not own.arm.error and not _is_plain(own):
+        text = f"not checked: {verdict.reason}: a run whose replies are compared settles it"
+        yield Finding(*place, "losslessness", "cannot tell", text)
 
 
 def _complete(arm: ArmChange) -> Iterator[Finding]:
-    before, after = arm.base.arm.error, arm.candidate.arm.error
-    if after:
-        outcome: Outcome = "cannot tell" if before else "regression"
-        yield Finding(
-            *place_of(arm), "presence", outcome, f"failed: {after}{' (before too)' if before else ''}"
-        )
+    place, before, after = place_of(arm), arm.base.arm.error, arm.candidate.arm.error
+    if after and before:
+        text = f"failed: {after} (before too): judge it by a base in which it works"
+        yield Finding(*place, "presence", "cannot tell", text)
+    elif after:
+        yield Finding(*place, "presence", "regression", f"failed: {after}")
     elif before:
-        yield Finding(*place_of(arm), "presence", "cannot tell", f"the base failed: {before}")
+        text = f"the base failed: {before}: judge it by a base in which it works"
+        yield Finding(*place, "presence", "cannot tell", text)
     elif arm.turns < arm.expected:
-        text = f"only {arm.turns} of {arm.expected} turns were answered by both"
-        yield Finding(*place_of(arm), "presence", "cannot tell", text)
+        text = f"only {arm.turns} of {arm.expected} turns were answered by both: measure the rest"
+        yield Finding(*place, "presence", "cannot tell", text)
 
 
 def _presence(found: Comparison) -> Iterator[Finding]:
@@ -132,6 +174,7 @@ def _presence(found: Comparison) -> Iterator[Finding]:
 def _settings(found: Comparison) -> Iterator[Finding]:
     for one in found.refused:
         text = f"not compared, other {', '.join(one.fields)}: {_name(one.base)} and {_name(one.candidate)}"
+        text += "; measure both alike, or accept the newer one"
         yield Finding(one.candidate.task, one.candidate.label, "same setting", "cannot tell", text)
 
 

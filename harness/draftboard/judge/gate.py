@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from draftboard.judge.compare import Comparison, compare
+from draftboard.judge.compare import ArmChange, Comparison, compare
 from draftboard.judge.findings import EXIT_CODES, Finding, Limits, Outcome, facts, percent, place_of
 from draftboard.judge.pairing import Run, pooled
 from draftboard.judge.ratios import Change
@@ -19,6 +19,8 @@ from draftboard.judge.ratios import Change
 CONFIRMATIONS = 2
 MAX_SESSIONS = 3
 ALL_ARMS = "all arms"
+Key = tuple[str, str, str]
+"""Task, arm and arm id: two arms of one name have other options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +75,14 @@ class Trial:
     def _times(self, whole: Comparison) -> Iterator[Finding]:
         limit = math.log1p(self.limits.time)
         before = [_losses(one) for one in self._single]
-        for place, change in _losses(whole).items():
-            past = sum(_is_past(one.get(place), limit) for one in before)
-            yield _time_finding(place, change, past, self.limits.time, self._hint(place, whole))
+        for key, change in _losses(whole).items():
+            past = sum(_is_past(one.get(key), limit) for one in before)
+            yield _time_finding(key[:2], change, past, self.limits.time, self._hint(key, whole))
 
-    def _hint(self, place: tuple[str, str], whole: Comparison) -> str | None:
+    def _hint(self, key: Key, whole: Comparison) -> str | None:
         """Against stored runs plain decoding has nothing to be measured by but the clock, which also tells
         of the machine's mood: it can raise a doubt there, not prove one."""
-        plain = any(place_of(a) == place and a.base.arm.id == a.base.run.baseline for a in whole.arms)
+        plain = any(_key(a) == key and a.base.arm.id == a.base.run.baseline for a in whole.arms)
         if not plain or self.one_machine:
             return None
         return "machine or build? `gate --against` the accepted commit runs both side by side and tells"
@@ -97,15 +99,19 @@ def _pool(sessions: Sequence[Sequence[Run]]) -> list[Run]:
     return [pooled(found) for found in alike.values()]
 
 
-def _losses(found: Comparison) -> dict[tuple[str, str], Change]:
-    """By task and arm the log of the loss of speed, up is worse. Side by side the clock is the measure,
-    otherwise each arm is measured by plain decoding in its own run."""
-    losses: dict[tuple[str, str], Change] = {}
+def _key(arm: ArmChange) -> Key:
+    return *place_of(arm), arm.candidate.arm.id
+
+
+def _losses(found: Comparison) -> dict[Key, Change]:
+    """By arm the log of the loss of speed, up is worse. Side by side the clock is the measure, otherwise each
+    arm is measured by plain decoding in its own run."""
+    losses: dict[Key, Change] = {}
     for arm in found.arms:
         plain = arm.base.arm.id == arm.base.run.baseline
-        losses[place_of(arm)] = arm.pace if found.one_machine or plain else _negated(arm["speedup"].change)
+        losses[_key(arm)] = arm.pace if found.one_machine or plain else _negated(arm["speedup"].change)
     if found.one_machine and len(losses) > 1:
-        losses["", ALL_ARMS] = found.pace
+        losses["", ALL_ARMS, ""] = found.pace
     return losses
 
 
@@ -114,7 +120,9 @@ def _time_finding(
 ) -> Finding:
     bound = math.log1p(limit)
     if change.log is None or change.lo is None or change.hi is None:
-        return Finding(*place, "time", "cannot tell", f"no interval: {change.missing}")
+        return Finding(
+            *place, "time", "cannot tell", f"no interval: {change.missing}: more prompts settle it"
+        )
     text = f"{percent(change.log)} time per token ({percent(change.lo)} to {percent(change.hi)})"
     if past >= CONFIRMATIONS and hint is None:
         return Finding(*place, "time", "regression", f"{text}: past {limit:.0%} in {past} sessions")

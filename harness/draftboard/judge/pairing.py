@@ -7,8 +7,7 @@ agrees: a figure of other prompts, weights or settings is another figure, whatev
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from draftboard.record.codec import to_json
@@ -16,8 +15,8 @@ from draftboard.record.records import Arm, Json, RunRecord
 
 Run = tuple[RunRecord, Sequence[Arm]]
 """A run and its arms."""
-Place = tuple[str, str, int | None, int]
-"""Task, drafter, K, and a number that tells arms apart which share all three in one run."""
+Place = tuple[str, str, int | None]
+"""Task, drafter and K."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,22 +72,39 @@ MACHINE = "machine or library versions (fingerprint)"
 
 def match(base: Iterable[Run], candidate: Iterable[Run], *, one_machine: bool = False) -> Matches:
     """Pairs the arms of two sides. Of several runs of the same thing the newest counts, so give them oldest
-    first. `one_machine`: both sides were measured here and now, so that differing library versions are a
+    first. Where several arms share a name, each goes to the one that differs least, and no arm is taken
+    twice. `one_machine`: both sides were measured here and now, so that differing library versions are a
     part of what is compared and refuse nothing."""
     before, after = _by_place(base), _by_place(candidate)
-    pairs, refused, used = [], [], set()
-    for place, found in after.items():
-        for own in found if place in before else []:
-            nearest = min(reversed(before[place]), key=lambda m: len(_differing(m, own, one_machine)))
-            used.add((place, id(nearest)))
-            fields = _differing(nearest, own, one_machine)
-            if fields:
-                refused.append(Refused(nearest, own, fields))
+    pairs: list[tuple[Measured, Measured]] = []
+    refused, vanished, new = [], [], []
+    for place in {**after, **before}:
+        found, olds, news = _nearest(before.get(place, []), after.get(place, []), one_machine)
+        vanished += olds
+        new += news
+        for old, own in found:
+            if fields := _differing(old, own, one_machine):
+                refused.append(Refused(old, own, fields))
             else:
-                pairs.append((nearest, own))
-    vanished = [m for place, found in before.items() for m in found if (place, id(m)) not in used]
-    new = [m for place, found in after.items() if place not in before for m in found]
+                pairs.append((old, own))
     return Matches(tuple(pairs), tuple(refused), tuple(vanished), tuple(new))
+
+
+def _nearest(
+    olds: Sequence[Measured], news: Sequence[Measured], one_machine: bool
+) -> tuple[list[tuple[Measured, Measured]], list[Measured], list[Measured]]:
+    """The arms of one name in pairs, those that differ least first, and what is left of either side."""
+    places = [(i, j) for i in reversed(range(len(olds))) for j in range(len(news))]
+    places.sort(key=lambda place: len(_differing(olds[place[0]], news[place[1]], one_machine)))
+    taken: dict[int, int] = {}
+    for i, j in places:
+        if j not in taken and i not in taken.values():
+            taken[j] = i
+    return (
+        [(olds[taken[j]], news[j]) for j in sorted(taken)],
+        [old for i, old in enumerate(olds) if i not in taken.values()],
+        [own for j, own in enumerate(news) if j not in taken],
+    )
 
 
 def pooled(sessions: Sequence[Run]) -> Run:
@@ -112,18 +128,11 @@ def _by_place(runs: Iterable[Run]) -> dict[Place, list[Measured]]:
     """At each place one arm for each set of facts, the newest."""
     found: dict[Place, dict[str, Measured]] = {}
     for run, arms in runs:
-        for place, one in _places(run, arms):
-            found.setdefault(place, {})[_facts(one)] = one
+        baseline = next(arm for arm in arms if arm.id == run.baseline)
+        for arm in arms:
+            one = Measured(run, arm, baseline)
+            found.setdefault((one.task, arm.drafter, arm.k), {})[_facts(one)] = one
     return {place: list(by_facts.values()) for place, by_facts in found.items()}
-
-
-def _places(run: RunRecord, arms: Sequence[Arm]) -> Iterator[tuple[Place, Measured]]:
-    baseline = next(arm for arm in arms if arm.id == run.baseline)
-    seen: Counter[tuple[str, int | None]] = Counter()
-    for arm in sorted(arms, key=lambda arm: json.dumps(arm.options, sort_keys=True)):
-        name = (arm.drafter, arm.k)
-        yield (run.task.name, *name, seen[name]), Measured(run, arm, baseline)
-        seen[name] += 1
 
 
 def _facts(one: Measured) -> str:

@@ -7,6 +7,7 @@ made once and kept in the user's cache.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -48,20 +49,34 @@ def at_commit(ref: str, root: Path, cache: Path | None = None) -> Build:
     folder = cache / "builds" / sha[:12]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
-        if not (folder / ".git").exists() and _git(root, *_WORKTREE, str(folder), sha) is None:
-            raise UserError(f"git could not check {ref!r} out into {folder}; `git worktree prune` may help")
+        if not _is_sound(folder, sha):
+            shutil.rmtree(folder, ignore_errors=True)
+            if _git(root, *_WORKTREE, str(folder), sha) is None:
+                raise UserError(f"git could not check {ref!r} out into {folder}; is there room on the disk?")
     return Build("base", folder, _python_for(folder, root, cache / "environments"))
 
 
 _WORKTREE = ("worktree", "add", "--force", "--detach")
 
 
+def _is_sound(folder: Path, sha: str) -> bool:
+    """True for a worktree that holds the commit as it is: one whose making was interrupted, whose
+    repository is gone or whose files were changed would be measured as something that it is not."""
+    if not (folder / ".git").exists() or _git(folder, "rev-parse", "HEAD") != sha:
+        return False
+    return _git(folder, "status", "--porcelain", "--untracked-files=no") == ""
+
+
 def packages_key(root: Path) -> str:
-    """What decides a build's packages: its requirements, its pins, and the Python."""
-    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    pins = root / "constraints.txt"
+    """What decides a build's packages: its requirements, its pins, and the Python. Raises UserError for a
+    checkout that names no packages."""
+    path, pins = root / "pyproject.toml", root / "constraints.txt"
+    try:
+        needed = tomllib.loads(path.read_text(encoding="utf-8"))["project"]["dependencies"]
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{path}: no list of packages ({error!r}); name a commit that can be built") from None
     text = pins.read_text(encoding="utf-8") if pins.exists() else ""
-    return digest([project["dependencies"], text, list(sys.version_info[:2])])
+    return digest([needed, text, list(sys.version_info[:2])])
 
 
 def _python_for(build: Path, root: Path, cache: Path) -> Path:
@@ -91,5 +106,9 @@ def _install(build: Path, folder: Path) -> None:
 
 
 def _git(root: Path, *command: str) -> str | None:
-    done = subprocess.run(["git", "-C", str(root), *command], capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else None
+    """What git prints, or None when it fails or is missing."""
+    try:
+        done = subprocess.run(["git", "-C", str(root), *command], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()

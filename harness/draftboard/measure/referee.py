@@ -6,6 +6,7 @@ import random
 import socket
 import subprocess
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from draftboard.measure.turnstile import ASK, GO
@@ -13,6 +14,8 @@ from draftboard.measure.turnstile import ASK, GO
 Start = Callable[[str], subprocess.Popen[bytes]]
 """Starts a run whose turnstile is at the given address."""
 _PATIENCE_S = 0.1
+_GRACE_S = 30.0
+"""How long a run may take to end when it is told to."""
 
 
 class Contender:
@@ -42,14 +45,19 @@ class Contender:
         """Lets the run go on until it asks again, or until its worker has ended."""
         assert self._line is not None
         self._asked = False
-        self._line.sendall(GO)
+        with suppress(ConnectionError):  # a worker that died while it waited; the next reading finds the end
+            self._line.sendall(GO)
         self._listen()
 
     def stop(self) -> None:
         """Ends the run if it still goes on, and its line."""
         if self.process.poll() is None:
             self.process.terminate()
-            self.process.wait()
+            try:
+                self.process.wait(_GRACE_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
         for one in (self._line, self._server):
             if one is not None:
                 one.close()
@@ -65,7 +73,7 @@ class Contender:
         assert self._line is not None
         try:
             self._asked = self._line.recv(1) == ASK
-        except ConnectionResetError:
+        except ConnectionError:
             self._asked = False
         if not self._asked:
             self._line.close()

@@ -38,7 +38,10 @@ def sessions(
 
 
 def measure_session(builds: tuple[Build, Build], suite: str, work: Path, device: str, seed: int) -> Session:
-    """One session of two builds, base first."""
+    """One session of two builds, base first. Raises UserError when `work` holds a session already, or when a
+    run ends badly."""
+    if work.exists():
+        raise UserError(f"{work} holds a session of an earlier gate; name another folder with --work")
     work.mkdir(parents=True)
     launches = [_launch(build, builds[1], suite, work, device) for build in builds]
     with tempfile.TemporaryDirectory() as lines, ExitStack() as stack:

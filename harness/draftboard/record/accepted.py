@@ -54,12 +54,12 @@ class Ledger:
     accepted: tuple[Accepted, ...] = ()
     floors: tuple[Floor, ...] = ()
 
-    def floors_by_place(self) -> dict[tuple[str, str], float]:
-        """Acceptance length by task and arm; of several targets' floors the least."""
-        found: dict[tuple[str, str], float] = {}
+    def floors_by_place(self) -> dict[tuple[str, str, str], float]:
+        """Acceptance length by target, task and arm; of several the highest."""
+        found: dict[tuple[str, str, str], float] = {}
         for one in self.floors:
-            place = (one.task, one.arm)
-            found[place] = min(one.acceptance_length, found.get(place, one.acceptance_length))
+            place = (one.target, one.task, one.arm)
+            found[place] = max(one.acceptance_length, found.get(place, one.acceptance_length))
         return found
 
 

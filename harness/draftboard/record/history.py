@@ -53,14 +53,15 @@ class Ruled:
 
 
 def append(results: Path, ruled: Ruled) -> Path:
-    """Adds a ruling as a file of its own. Raises ValueError for NaN and infinities, and writes nothing."""
+    """Adds a ruling as a file of its own, whole or not at all. Raises ValueError for NaN and infinities."""
     text = json.dumps(to_json(ruled), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     moment = parse_utc(ruled.created_utc, "history").strftime("%Y%m%dT%H%M%SZ")
     folder = results / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{moment}-{(ruled.commit or 'unknown')[:8]}-{secrets.token_hex(4)}.json"
-    with path.open("x", encoding="utf-8") as file:
-        file.write(text)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
     return path
 
 

@@ -17,12 +17,12 @@ Run = tuple[RunRecord, Sequence[Arm]]
 
 
 def read_side(text: str, root: Path) -> list[Run]:
-    """The runs that `text` names, oldest first: a run's folder or a folder of results, the id of a run in
-    `root/results` or its beginning, or a git ref of the checkout at `root`, for the results committed there.
-    Raises UserError when it is none of these."""
+    """The runs that `text` names, oldest first: a run's folder, a testbed's or a folder of results, the id
+    of a run in `root/results` or its beginning, or a git ref of the checkout at `root`, for the results
+    committed there. Raises UserError when it is none of these."""
     path = Path(text)
     if path.is_dir():
-        return [load(path)] if (path / RUN_FILE).exists() else read_runs(path)
+        return [load(path)] if (path / RUN_FILE).exists() else _in_folder(path.resolve())
     store = Store(root / "results")
     found = [run for run in store.runs() if run.record.id.startswith(text)]
     if found:
@@ -37,6 +37,13 @@ def read_side(text: str, root: Path) -> list[Run]:
 def read_runs(folder: Path) -> list[Run]:
     """All runs of a results folder, oldest first."""
     return [load(run.path) for run in Store(folder).runs()]
+
+
+def _in_folder(path: Path) -> list[Run]:
+    """The runs of a folder of results, or of one testbed in it."""
+    if any(path.glob(f"*/{RUN_FILE}")):
+        return [load(run.path) for run in Store(path.parent).runs() if run.path.parent == path]
+    return read_runs(path)
 
 
 def _committed(ref: str, root: Path) -> list[Run]:

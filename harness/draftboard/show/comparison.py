@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+import re
 from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
@@ -17,6 +18,8 @@ from draftboard.show.layout import new_table
 
 MARKER = "<!-- draftboard gate -->"
 """First line of the Markdown, by which a comment of an earlier push is found and replaced."""
+
+_MARKUP = re.compile(r"[\\`*\[\]|~]")
 
 HEADS = ("task", "arm", "figure", "base", "candidate", "change", "95 %", "verdict")
 TONES = {"better": "green", "worse": "red", "unknown": "dim", "same": "dim"}
@@ -119,4 +122,5 @@ def _percent(log: float) -> str:
 
 
 def _md(text: str) -> str:
-    return html.escape(words.visible(text), quote=False).replace("|", "\\|")
+    """Text that no drafter's name and no error's words can turn into markup."""
+    return _MARKUP.sub(r"\\\g<0>", html.escape(words.visible(text), quote=False))
