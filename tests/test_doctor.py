@@ -11,7 +11,9 @@ import pytest
 from rich.console import Console
 
 from draftboard.errors import UserError
-from draftboard.measure import doctor, doctor_load, doctor_machine, doctor_view
+from draftboard.measure import doctor, doctor_decode, doctor_load, doctor_machine, doctor_view
+from draftboard.measure.bandwidth import Bandwidth
+from draftboard.measure.curve import FINE_ROWS
 from draftboard.measure.doctor import Line, Section, Subject
 from draftboard.measure.telemetry.request import GpuRef
 from draftboard.measure.telemetry.sampler import NullSampler
@@ -27,7 +29,8 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(autouse=True)
 def _known_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading half a gigabyte again and again is not what is tested here."""
-    monkeypatch.setattr(doctor_load, "read_bandwidth", lambda device, dtype: 1e9)
+    known = Bandwidth(size=8 * 2**20, cache=2**20, read=0.5e9, product=1e9)
+    monkeypatch.setattr(doctor_load, "measure_bandwidth", lambda device, dtype: known)
 
 
 def examine(target: str) -> dict[str, dict[str, Line]]:
@@ -38,14 +41,54 @@ def examine(target: str) -> dict[str, dict[str, Line]]:
 def test_the_doctor_looks_at_everything(target: str) -> None:
     found = examine(target)
     titles = ["device", "dtypes", "processor", "memory and disk", "telemetry"]
-    assert list(found)[:5] == titles and list(found)[6:] == ["speed", "T_verify(m) after 16 positions"]
+    loaded = ["speed", "T_verify(m) after 16 positions", "one decode step by operator", "the loop's own cost"]
+    assert list(found)[:5] == titles and list(found)[6:] == loaded
     assert "used here" in found["dtypes"]["float32"].value
     assert list(found)[5].startswith("telemetry of ") and list(found)[5].endswith("(cpu)")
     assert "process_rss_bytes" in found[list(found)[5]]
-    assert list(found["T_verify(m) after 16 positions"]) == [f"{m} rows" for m in (1, 2, 4, 8, 16, 32)]
+    rows = [f"{m} rows" for m in FINE_ROWS]
+    assert list(found["T_verify(m) after 16 positions"]) == [*rows, "flat until"]
     floor = float(found["speed"]["floor"].value.split()[0])
     megabytes = re.search(r"(\d+) MB", found["speed"]["target"].value)
     assert megabytes is not None and floor == pytest.approx(float(megabytes[1]), abs=1)
+
+
+def test_the_loop_is_timed_with_the_suites_own_baseline(target: str) -> None:
+    """Whatever its name: it comes from the suite, and the replies go the whole way."""
+    found = examine(target)["the loop's own cost"]
+    assert list(found) == ["none, K=0 through the speculative path", "bare forward", "the engine's tax"]
+    loop, bare = (float(line.value.split()[0]) for line in list(found.values())[:2])
+    tax = found["the engine's tax"].value.split()
+    assert float(tax[0]) == pytest.approx(loop - bare, abs=2e-3)
+    assert tax[4].endswith("%") and float(tax[4][:-1]) / 100 == pytest.approx((loop - bare) / bare, abs=0.01)
+
+
+def test_without_the_suite_the_loop_is_not_measured(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise UserError(f"suite {name!r} not found")
+
+    monkeypatch.setattr(doctor_decode, "load_suite", missing)
+    found = examine(target)["the loop's own cost"]
+    assert [(line.name, line.state) for line in found.values()] == [("not measured", "unknown")]
+
+
+def test_operators_of_a_step_fit_a_screen_and_add_up(target: str) -> None:
+    found = dict(examine(target)["one decode step by operator"])
+    total = float(found.pop("all").value.split()[0])
+    assert 3 < len(found) <= doctor_decode.ROWS
+    parts = [float(line.value.split()[2]) for line in found.values()]
+    assert sum(parts) == pytest.approx(total, abs=0.001 * len(parts))
+    assert any("linear" in name or "mm" in name for name in found), "no product among the longest"
+
+
+@pytest.mark.parametrize(
+    "size, cache, state, said",
+    [(8, 2, "ok", "4.0 last-level caches"), (7, 2, "warning", "3.5"), (8, None, "unknown", "not told")],
+)
+def test_a_bandwidth_says_over_how_many_caches(size: int, cache: int | None, state: str, said: str) -> None:
+    line = doctor_load.bandwidth_line(Bandwidth(size, cache, read=12e9, product=15.5e9))
+    assert line.value.startswith("15.5 GB/s (read 12.0, product 15.5") and said in line.value
+    assert line.state == state and (line.advice is not None) == (state == "warning")
 
 
 @pytest.mark.needs("gcc")

@@ -25,7 +25,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from draftboard.measure import loading, plugins
-from draftboard.measure.bandwidth import read_bandwidth
+from draftboard.measure.bandwidth import measure_bandwidth
 from draftboard.measure.clock import Clock
 from draftboard.measure.decode import decode
 from draftboard.measure.embedded import EMBEDDED_ID
@@ -180,7 +180,7 @@ def main() -> None:
     chat, copy = race_plain(target, model, given), race_lookup(target, model, given)
     chat.show()
     copy.show()
-    floor_ms = target.weight_bytes / read_bandwidth(target.device, target.dtype) * 1e3
+    floor_ms = target.weight_bytes / measure_bandwidth(target.device, target.dtype).best * 1e3
     for reason in busy.reasons():
         print(f"warning: {reason}; repeat on a quiet machine")
     name = loading.dtype_name(target.dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -11,7 +11,13 @@ from draftboard.measure.clock import Clock
 from draftboard.measure.target import TargetModel
 
 VERIFY_ROWS = (1, 2, 4, 8, 16, 32)
-"""Rows of a forward whose time is measured: one is plain decoding, K + 1 is a round's verification."""
+"""Rows of a forward whose time a run measures: one is plain decoding, K + 1 is a round's verification."""
+
+FINE_ROWS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 32)
+"""The same for a closer look, dense where most drafters verify."""
+
+FLAT_LIMIT = 1.25
+"""A forward counts as flat while it costs at most this many T_target: verifying is then nearly free."""
 
 _REPEATS = 9
 
@@ -28,6 +34,20 @@ def verify_curve(
     curve = {m: _forward_ms(target, clock, context, m, repeats) for m in fitting}
     target.begin(())
     return curve
+
+
+def flat_until(verify_ms: Mapping[int, float], limit: float = FLAT_LIMIT) -> int:
+    """The m at which the curve leaves the flat region: the largest measured m up to which every measured
+    forward costs at most `limit` times that of one row (T_target).
+
+    `verify_ms` holds m = 1. Where the answer is its largest m, the region goes on beyond what was measured.
+    """
+    last = 1
+    for rows in sorted(verify_ms):
+        if verify_ms[rows] > limit * verify_ms[1]:
+            break
+        last = rows
+    return last
 
 
 def _forward_ms(target: TargetModel, clock: Clock, context: int, rows: int, repeats: int) -> float:

@@ -39,13 +39,17 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is examined: a target on a device, in a dtype, after `context` cached positions."""
+    """What is examined: a target on a device, in a dtype, after `context` cached positions.
+
+    `suite` names the suite whose baseline runs through the loop.
+    """
 
     target: str
     revision: str | None
     device: torch.device
     dtype: torch.dtype
     context: int
+    suite: str = "quick"
 
 
 Provider = Callable[[Subject], Iterator[Section]]

@@ -7,19 +7,18 @@ import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import torch
-
-from draftboard.measure.bandwidth import read_bandwidth
-from draftboard.measure.curve import VERIFY_ROWS, verify_curve
+from draftboard.measure import doctor_decode
+from draftboard.measure.bandwidth import CACHES, Bandwidth, measure_bandwidth
+from draftboard.measure.curve import FINE_ROWS, verify_curve
 from draftboard.measure.doctor import Line, Section, State, Subject
 from draftboard.measure.loading import dtype_name, load_target
 from draftboard.measure.machine import BusyMeter, gpus_of
+from draftboard.measure.target import TargetModel
 from draftboard.measure.telemetry.request import Request
 from draftboard.measure.telemetry.sampler import NullSampler, Sampler, SamplerError, open_sampler
-from draftboard.record.records import TargetRef
 from draftboard.record.telemetry import Series, Status, Window
 
-_REPEATS = 15
+_REPEATS = 11
 
 ADVICE: dict[Status, str] = {
     "no_permission": "ask the administrator: the driver keeps this from users (NVIDIA: RmProfilingAdminOnly)",
@@ -31,10 +30,10 @@ ADVICE: dict[Status, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Times in milliseconds, bandwidth in bytes per second."""
+    """The target and its times in milliseconds, beside what the memory can do."""
 
-    target: TargetRef
-    bandwidth: float
+    model: TargetModel
+    bandwidth: Bandwidth
     verify_ms: dict[int, float]
     """Time of one forward by its number of rows."""
     disturbed: tuple[str, ...]
@@ -42,7 +41,7 @@ class Speed:
     @property
     def floor_ms(self) -> float:
         """The least time a token can take: every weight read once."""
-        return self.target.weight_bytes / self.bandwidth * 1e3
+        return float(self.model.weight_bytes) / self.bandwidth.best * 1e3
 
 
 def sections(subject: Subject) -> Iterator[Section]:
@@ -54,7 +53,7 @@ def sections(subject: Subject) -> Iterator[Section]:
         sampler.close()
     yield from telemetry
     yield Section("speed", tuple(_speed(subject, speed)))
-    yield Section(f"T_verify(m) after {subject.context} positions", tuple(_curve(speed.verify_ms)))
+    yield from doctor_decode.sections(subject, speed.model, speed.verify_ms)
 
 
 def _watched(sampler: Sampler | NullSampler, work: Callable[[], Speed]) -> tuple[Speed, tuple[Section, ...]]:
@@ -70,7 +69,7 @@ def _watched(sampler: Sampler | NullSampler, work: Callable[[], Speed]) -> tuple
 
 
 def _measure(subject: Subject) -> Speed:
-    room = subject.context + max(VERIFY_ROWS)
+    room = subject.context + max(FINE_ROWS)
     model = load_target(
         subject.target,
         dtype=subject.dtype,
@@ -79,10 +78,9 @@ def _measure(subject: Subject) -> Speed:
         max_context=room,
     )
     busy = BusyMeter()
-    with torch.inference_mode():
-        bandwidth = read_bandwidth(subject.device, subject.dtype)
-    curve = verify_curve(model, subject.context, repeats=_REPEATS)
-    return Speed(model.reference(), bandwidth, curve, busy.reasons())
+    bandwidth = measure_bandwidth(subject.device, subject.dtype)
+    curve = verify_curve(model, subject.context, FINE_ROWS, _REPEATS)
+    return Speed(model, bandwidth, curve, busy.reasons())
 
 
 def _no_telemetry(error: SamplerError) -> Section:
@@ -113,10 +111,10 @@ def _field(name: str, series: Series) -> Line:
 
 
 def _speed(subject: Subject, speed: Speed) -> Iterator[Line]:
-    target, plain_ms = speed.target, speed.verify_ms[1]
-    size = f"{target.weight_bytes / 1e6:.0f} MB in {dtype_name(subject.dtype)}"
-    yield Line("target", f"{target.id}, {size}, {target.forward} forward")
-    yield Line("bandwidth", f"{speed.bandwidth / 1e9:.1f} GB/s")
+    model, plain_ms = speed.model, speed.verify_ms[1]
+    size = f"{model.weight_bytes / 1e6:.0f} MB in {dtype_name(subject.dtype)}"
+    yield Line("target", f"{model.id}, {size}, {model.forward.name} forward")
+    yield bandwidth_line(speed.bandwidth)
     yield Line("floor", f"{speed.floor_ms:.3g} ms a token (every weight read once)")
     share = speed.floor_ms / plain_ms
     yield Line("measured", f"{plain_ms:.3g} ms a token: {share:.0%} of the floor's speed")
@@ -124,6 +122,17 @@ def _speed(subject: Subject, speed: Speed) -> Iterator[Line]:
         yield Line("disturbed", reason, "warning", "repeat on a quiet machine")
 
 
-def _curve(verify_ms: dict[int, float]) -> Iterator[Line]:
-    for rows, ms in verify_ms.items():
-        yield Line(f"{rows} rows", f"{ms:8.3f} ms  {ms / verify_ms[1]:5.2f} T_target")
+def bandwidth_line(found: Bandwidth) -> Line:
+    """The better of the two ways of reading, both figures, and over how much memory; a warning where that
+    was too little to outdo the cache."""
+    ways = f"read {found.read / 1e9:.1f}, product {found.product / 1e9:.1f}"
+    size = f"{found.size / 1e6:.0f} MB"
+    if found.caches is None:
+        where = f"{size}, last-level cache not told"
+        return Line("bandwidth", f"{found.best / 1e9:.1f} GB/s ({ways}; {where})", "unknown")
+    value = f"{found.best / 1e9:.1f} GB/s ({ways}; {size}, {found.caches:.1f} last-level caches)"
+    if found.caches < CACHES:
+        return Line(
+            "bandwidth", value, "warning", f"free memory for {CACHES} caches, or the floor is too low"
+        )
+    return Line("bandwidth", value)
