@@ -2,7 +2,7 @@
 
     slow    decoding's wall time is longer by a share: before each round's commit it sleeps that share of
             what the round took so far (the time belongs to no span, as in `inject.py`)
-    blind   every n-th round of a reply drafts nothing, so that fewer tokens are accepted; the output stays
+    blind   no round drafts more than a few tokens, so that fewer are accepted; the output stays
 
 Each edit must find its place in the source, or the build is refused: an injection that changes nothing would
 make the gate look blind.
@@ -37,11 +37,10 @@ def slow(build: Build, share: float, folder: Path) -> Build:
     return _edited(build, folder, CLOCK, [edit])
 
 
-def blind(build: Build, every: int, folder: Path) -> Build:
-    """The build in which every `every`-th round of a reply drafts nothing, beginning with the second."""
+def blind(build: Build, most: int, folder: Path) -> Build:
+    """The build whose rounds draft `most` tokens at most, whatever K says."""
     line = "            limit = cap - len(ids) - 1\n"
-    edit = (line, line + f"            limit = 0 if len(rounds) % {every} == 1 else limit\n")
-    return _edited(build, folder, DECODE, [edit])
+    return _edited(build, folder, DECODE, [(line, f"            limit = min({most}, cap - len(ids) - 1)\n")])
 
 
 def _edited(build: Build, folder: Path, file: Path, edits: list[tuple[str, str]]) -> Build:

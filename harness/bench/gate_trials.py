@@ -1,23 +1,27 @@
 """Does the gate cry wolf, and does it hear one? Many gates of a build against itself and against worse ones.
 
+    python harness/bench/gate_trials.py all [--minutes 120] everything below that is missing, in this order
     python harness/bench/gate_trials.py null  [--runs 40]   a build against itself; every second run is loaded
     python harness/bench/gate_trials.py slow  [--runs 20]   decoding longer by 8 %
-    python harness/bench/gate_trials.py blind [--runs 20]   fewer tokens accepted, about 10 %
-    python harness/bench/gate_trials.py creep               3 %, 6 % and 9 % longer, all against one base
+    python harness/bench/gate_trials.py blind [--runs 20]   drafts cut to two tokens: E[L] falls by 10.5 %
+    python harness/bench/gate_trials.py creep [--runs 3]    3 %, 6 % and 9 % longer, all against one base
     python harness/bench/gate_trials.py table               only prints what was found so far
 
-Each finished gate is one line of `gate_trials.jsonl` beside this file, so an interrupted experiment goes on
-where it stopped; `--out` names another file. Leave the machine idle otherwise: the load of the null
-experiment is processes of this script that multiply matrices on every core. One gate takes up to three
-sessions of the suite `gate`.
+Each finished gate is one line of `gate_trials.jsonl` beside this file, on disk before the next begins, so an
+experiment that was stopped or killed goes on where it stopped, with the commit it began with; `--out` names
+another file. After `--minutes` no new gate begins. A gate that cannot be held is a line too; two in a row end
+the script. Leave the machine idle otherwise: the load of the null experiment is processes of this script that
+multiply matrices on every core. One gate takes up to three sessions of the suite `gate`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -28,6 +32,7 @@ from typing import Any
 import numpy as np
 from gate_injections import blind, slow
 
+from draftboard.errors import UserError
 from draftboard.judge.findings import Limits, Outcome
 from draftboard.judge.gate import ALL_ARMS, Ruling, Trial
 from draftboard.measure import versus
@@ -37,9 +42,14 @@ ROOT = Path(__file__).resolve().parents[2]
 Make = Callable[[Build, Path], Build]
 """Makes a candidate of the base, in a folder."""
 
-SLOWER, EVERY = 0.08, 9
+SLOWER, DRAFTED = 0.08, 2
 CREEP = (0.03, 0.06, 0.09)
-OUTCOMES: tuple[Outcome, ...] = ("regression", "pass", "cannot tell", "not lossless", "nothing comparable")
+WANTED = {"null": 40, "slow": 20, "blind": 20, "creep": len(CREEP)}
+"""Gates of each experiment, in the order of `all`."""
+FAILED = "failed"
+OUTCOMES: tuple[Outcome | str, ...] = (
+    "regression", "pass", "cannot tell", "not lossless", "nothing comparable", FAILED,
+)  # fmt: skip
 
 
 def _same(base: Build, folder: Path) -> Build:
@@ -53,7 +63,7 @@ def _slowed(share: float) -> Make:
 EXPERIMENTS: dict[str, list[tuple[str, Make]]] = {
     "null": [("idle", _same), ("loaded", _same)],
     "slow": [(f"{SLOWER:.0%} longer", _slowed(SLOWER))],
-    "blind": [(f"every {EVERY}th round drafts nothing", lambda base, folder: blind(base, EVERY, folder))],
+    "blind": [(f"drafts cut to {DRAFTED}", lambda base, folder: blind(base, DRAFTED, folder))],
     "creep": [(f"{share:.0%} longer", _slowed(share)) for share in CREEP],
 }
 """The conditions of each experiment, taken in turn."""
@@ -62,44 +72,78 @@ EXPERIMENTS: dict[str, list[tuple[str, Make]]] = {
 def main() -> None:
     """Runs what is missing, then prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("experiment", choices=[*EXPERIMENTS, "table"])
-    parser.add_argument("--runs", type=int, help="gates in all (null 40, creep 3, else 20)")
-    parser.add_argument("--commit", default="HEAD", help="the commit that is gated")
+    parser.add_argument("experiment", choices=[*EXPERIMENTS, "all", "table"])
+    parser.add_argument("--runs", type=int, help="gates in all, of each experiment that is run")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no gate after so long")
+    parser.add_argument("--commit", help="the commit that is gated (default: as before, else HEAD)")
     parser.add_argument("--suite", default="gate")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".jsonl"))
     given = parser.parse_args()
-    if given.experiment != "table":
-        wanted = given.runs or {"null": 40, "creep": 3}.get(given.experiment, 20)
-        base = at_commit(given.commit, ROOT)
-        for number in range(len(_lines(given.out, given.experiment)), wanted):
-            line = one_gate(given.experiment, number, base, given.suite)
-            with given.out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line, allow_nan=False) + "\n")
-            print(
-                f"{given.experiment} {number + 1}/{wanted}: {line['outcome']}, {line['seconds']:.0f} s",
-                flush=True,
-            )
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        if given.experiment != "table":
+            run_missing(given)
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here", flush=True)
     print(table(_lines(given.out)))
 
 
-def one_gate(experiment: str, number: int, base: Build, suite: str) -> dict[str, Any]:
-    """One gate, from the builds to the ruling."""
+def run_missing(given: argparse.Namespace) -> None:
+    """Holds the gates that are missing, one after the other, until all are there or the time is up."""
+    ends = time.monotonic() + 60 * given.minutes
+    base = _base(given)
+    names = list(WANTED) if given.experiment == "all" else [given.experiment]
+    failed = 0
+    for name in names:
+        wanted = given.runs or WANTED[name]
+        for number in range(len(_lines(given.out, name)), wanted):
+            if time.monotonic() >= ends:
+                print(f"time is up before {name} {number + 1}/{wanted}", flush=True)
+                return
+            line = _attempt(name, number, base, given.suite)
+            _append(given.out, line)
+            print(f"{name} {number + 1}/{wanted}: {line['outcome']}, {line['seconds']:.0f} s", flush=True)
+            failed = failed + 1 if line["outcome"] == FAILED else 0
+            if failed == 2:
+                raise SystemExit(f"two gates in a row could not be held: {line['because'][0]}")
+
+
+def _base(given: argparse.Namespace) -> Build:
+    """The build that is gated. Gates of two commits are no one experiment."""
+    begun = next((line["commit"] for line in _lines(given.out)), None)
+    base = at_commit(given.commit or begun or "HEAD", ROOT)
+    if begun not in (None, base.root.name):
+        raise SystemExit(f"{given.out} holds gates of {begun}; name another --out for {base.root.name}")
+    return base
+
+
+def _attempt(experiment: str, number: int, base: Build, suite: str) -> dict[str, Any]:
+    """One gate, or why it could not be held."""
     conditions = EXPERIMENTS[experiment]
     condition, make = conditions[number % len(conditions)]
     began = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder, _load(condition == "loaded"):
+    try:
+        found = one_gate(make, base, suite, loaded=condition == "loaded")
+    except UserError as error:
+        found = {
+            "outcome": FAILED,
+            "sessions": 0,
+            "pace": [None] * 3,
+            "acceptance": {},
+            "because": [str(error)],
+        }
+    seconds = round(time.perf_counter() - began, 1)
+    named = {"experiment": experiment, "condition": condition, "commit": base.root.name}
+    return {**named, "seconds": seconds, **found}
+
+
+def one_gate(make: Make, base: Build, suite: str, *, loaded: bool) -> dict[str, Any]:
+    """One gate, from the builds to the ruling. Raises UserError when a build does not run."""
+    with tempfile.TemporaryDirectory() as folder, _load(loaded):
         candidate = make(base, Path(folder) / "candidate")
         trial = Trial(Limits(), one_machine=True)
         ruling = trial.over(versus.sessions(base, candidate, suite, Path(folder) / "work"))
-    return {
-        "experiment": experiment,
-        "condition": condition,
-        "commit": base.root.name,
-        "outcome": ruling.outcome,
-        "sessions": ruling.sessions,
-        "seconds": round(time.perf_counter() - began, 1),
-        **_figures(ruling),
-    }
+    return {"outcome": ruling.outcome, "sessions": ruling.sessions, **_figures(ruling)}
 
 
 def _figures(ruling: Ruling) -> dict[str, Any]:
@@ -117,29 +161,40 @@ def _figures(ruling: Ruling) -> dict[str, Any]:
 
 @contextmanager
 def _load(on: bool) -> Iterator[None]:
-    """Keeps every core busy with another process's work."""
+    """Keeps every core busy with other processes' work."""
     count = os.cpu_count() or 1 if on else 0
-    workers = [multiprocessing.Process(target=_burn, daemon=True) for _ in range(count)]
+    workers = [multiprocessing.Process(target=_burn, args=(os.getpid(),), daemon=True) for _ in range(count)]
     for worker in workers:
         worker.start()
     try:
         yield
     finally:
         for worker in workers:
-            worker.terminate()
+            worker.kill()
             worker.join()
 
 
-def _burn() -> None:
-    os.environ["OMP_NUM_THREADS"] = "1"
+def _burn(parent: int) -> None:
+    """Ends with the process that started it, however that one ends."""
     matrix = np.random.default_rng(0).random((256, 256))
-    while True:
+    while os.getppid() == parent:
         matrix = np.tanh(matrix @ matrix.T)
 
 
+def _append(path: Path, line: dict[str, Any]) -> None:
+    """Adds a line and waits until it is on disk; what a killed writer left of a line is cut off."""
+    with path.open("ab+") as file:
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
+        file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def _lines(path: Path, experiment: str | None = None) -> list[dict[str, Any]]:
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    found = [json.loads(line) for line in lines]
+    """What was found so far; a last line without its end is none."""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    found = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
     return [line for line in found if experiment in (None, line["experiment"])]
 
 
