@@ -106,7 +106,7 @@ def test_a_referee_that_is_gone_stops_the_run(tmp_path: Path) -> None:
         server.listen()
         turnstile = Turnstile(str(tmp_path / "line"))
         server.accept()[0].close()
-    with pytest.raises((UserError, BrokenPipeError)):
+    with pytest.raises(UserError, match="start the gate again"):
         turnstile.wait()
 
 
@@ -187,9 +187,102 @@ def test_other_pins_need_an_environment_of_their_own(
     assert len(made) == 1
 
 
-def test_a_commit_that_is_not_there(checkout: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no commit 'nothing'"):
-        at_commit("nothing", checkout, tmp_path / "cache")
+@pytest.mark.parametrize(
+    "ref",
+    ["nothing", "", "-h", "--all", "a b", "first..second", "first^{tree}", "$(id)", "ü", "first:x"],
+)
+def test_a_commit_that_is_not_there(checkout: Path, tmp_path: Path, ref: str) -> None:
+    with pytest.raises(UserError, match=r"no commit .*fetch it first"):
+        at_commit(ref, checkout, tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_shallow_clone_names_what_it_lacks(checkout: Path, tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    command = ["git", "clone", "-q", "--depth", "1", "--no-tags", f"file://{checkout}", str(clone)]
+    subprocess.run(command, check=True)
+    assert at_commit("HEAD", clone, tmp_path / "cache").name == "base"
+    with pytest.raises(UserError, match="a shallow clone may lack it: fetch it first"):
+        at_commit("HEAD^", clone, tmp_path / "cache")
+
+
+def test_without_git_no_commit_is_found(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    with pytest.raises(UserError, match="no commit 'first'"):
+        at_commit("first", checkout, tmp_path / "cache")
+
+
+def changed_file(folder: Path) -> None:
+    (folder / "harness/draftboard/__init__.py").write_text("WHO = 'changed'\n")
+
+
+def half_made(folder: Path) -> None:
+    (folder / "harness/draftboard/__init__.py").unlink()
+
+
+def other_commit(folder: Path) -> None:
+    subprocess.run(["git", "-C", str(folder), "checkout", "-q", "second"], check=True)
+
+
+def lost_repository(folder: Path) -> None:
+    (folder / ".git").write_text("gitdir: /nowhere\n")
+
+
+@pytest.mark.parametrize("harm", [changed_file, half_made, other_commit, lost_repository])
+def test_a_build_that_is_not_its_commit_is_made_anew(
+    checkout: Path, tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
+    base = at_commit("first", checkout, tmp_path / "cache")
+    harm(base.root)
+    assert at_commit("first", checkout, tmp_path / "cache") == base
+    assert (base.root / "harness/draftboard/__init__.py").read_text() == "WHO = 'first'\n"
+
+
+@pytest.mark.parametrize("text", ["<<<<<<< ours\n", "[tool.x]\n", "[project]\nname = 'x'\n", None])
+def test_a_commit_that_cannot_be_built_is_one_line(checkout: Path, tmp_path: Path, text: str | None) -> None:
+    file = checkout / "pyproject.toml"
+    sound = file.read_text()
+    file.write_text(text) if text is not None else file.unlink()
+    own = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(["git", "-C", str(checkout), *own, "commit", "-q", "-a", "-m", "broken"], check=True)
+    file.write_text(sound)
+    with pytest.raises(UserError, match=r"pyproject\.toml: no list of packages .*name a commit"):
+        at_commit("HEAD", checkout, tmp_path / "cache")
+
+
+def test_packages_that_cannot_be_installed_are_one_line(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (checkout / "constraints.txt").write_text("torch==2\n")
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho no room >&2; exit 1\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(UserError, match=r"could not be installed into .*: no room"):
+        at_commit("first", checkout, tmp_path / "cache")
+    assert not list((tmp_path / "cache/environments").glob("*/.ready"))
+
+
+def test_a_folder_of_an_earlier_gate_is_refused(tmp_path: Path) -> None:
+    pair = Build("base", ROOT, Path("python")), Build("candidate", ROOT, Path("python"))
+    (tmp_path / "work/session-0").mkdir(parents=True)
+    with pytest.raises(UserError, match="holds a session of an earlier gate"):
+        versus.measure_session(pair, "gate", tmp_path / "work/session-0", "cpu", 0)
+
+
+def test_a_worker_that_dies_while_it_waits_ends_its_turn(tmp_path: Path) -> None:
+    script = (
+        "import os, signal, socket, sys; line = socket.socket(socket.AF_UNIX); line.connect(sys.argv[1]);"
+        "line.sendall(b'?'); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    one = Contender(tmp_path / "a", lambda address: subprocess.Popen([sys.executable, "-c", script, address]))
+    assert one.ready()
+    one.process.wait()
+    one.take_turn()
+    assert not one.ready()
+    one.stop()
 
 
 def test_a_build_without_a_turnstile_is_refused(checkout: Path, tmp_path: Path) -> None:
