@@ -1,120 +1,63 @@
-"""Our loop beside transformers' own, so that nobody has to take the baseline's speed on trust.
+"""Our loop beside transformers' own and vLLM's, so that nobody has to take the baseline's speed on trust.
 
-One process, the same weights, token ids, dtype, threads and attention kernel (sdpa). Each contender answers
-the same prompts, in random order within every repeat; replies are compared token by token. Wall time covers
-prefill and decoding on both sides. The last line is one JSON object: ratios of total wall times, above 1
-where ours is faster; null where there is nothing to compare with yet.
+The same weights, token ids, dtype, threads and, in transformers, attention kernel (sdpa). Each contender
+answers the same prompts, in an order drawn anew each time; replies are compared token by token, and one that
+differs is named. Wall time covers prefill and decoding on all sides. The last line is one JSON object:
+ratios of wall time a token, above 1 where ours is faster; null where there was nothing to compare with.
 
-    python harness/bench/peers.py [--repeats 5] [--tokens 64] [--prompts 3]
+    python harness/bench/peers.py [--repeats 5] [--tokens 64] [--prompts 3] [--k 2] [--vllm PYTHON]
+
+Acceptance length is the tokens that came out of the target's forwards over their number. transformers drafts
+before its first forward, the one over the prompt, which therefore counts; ours begins to draft after it.
+vLLM needs an environment of its own (--vllm or DRAFTBOARD_VLLM names its Python); beside it both sides run in
+float32, or in what --vllm-dtype says.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import random
+import os
 import statistics
-import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
+from contenders import constant_drafts, ours, theirs, transformers_model
+from contest import Contest, contest
+from vllm_peer import NoVllm, vllm
 
-from draftboard.measure import loading, plugins
+from draftboard.errors import UserError
+from draftboard.measure import loading
 from draftboard.measure.bandwidth import measure_bandwidth
-from draftboard.measure.clock import Clock
-from draftboard.measure.decode import decode
 from draftboard.measure.embedded import EMBEDDED_ID
 from draftboard.measure.machine import BusyMeter
 from draftboard.measure.prompts import Template
-from draftboard.measure.sampling import Randomness, Sampler
 from draftboard.measure.target import TargetModel
-from draftboard.record.records import Sampling
 from draftboard.record.tasks import load_task
+from draftboard_drafters.checkpoints.shipped import located
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOKUP_K = 10
 """Drafts a round of both n-gram look-ups: the default of transformers' prompt lookup."""
+CONTEXT = 2048
 
-Contender = Callable[[torch.Tensor], tuple[list[int], float]]
-"""Reply ids and wall milliseconds for prompt ids [n]."""
-
-
-def ours(target: TargetModel, drafter: str, tokens: int, **options: Any) -> Contender:
-    """Our loop with a drafter."""
-    sampler = Sampler(Sampling(), Randomness(0, target.device))
-    module = plugins.load(drafter, "draftboard_drafters")
-    built, clock = module.build(target, sampler, **options), Clock(target.device)
-
-    def answer(ids: torch.Tensor) -> tuple[list[int], float]:
-        reply = decode(target, built, ids, sampler, clock, max_new_tokens=tokens)
-        return list(reply.token_ids), reply.wall_ms
-
-    return answer
+OURS = "ours"
+GENERATE = "transformers generate"
+LOOKUP, SAME_RULE = "transformers prompt lookup", "ours, transformers' rule"
+ASSISTED = "transformers assisted"
+VLLM = "vLLM"
 
 
-def theirs(model: Any, tokens: int, **options: Any) -> Contender:
-    """transformers' generate, greedy."""
-    clock = Clock(model.device)
+@dataclass(frozen=True, slots=True)
+class Field:
+    """Where the contests are held: our target, transformers' model of the same weights, and the settings."""
 
-    def answer(ids: torch.Tensor) -> tuple[list[int], float]:
-        began = clock.now_ms()
-        with torch.inference_mode():
-            text = model.generate(
-                ids[None],
-                attention_mask=torch.ones_like(ids[None]),
-                max_new_tokens=tokens,
-                do_sample=False,
-                **options,
-            )
-        return text[0, len(ids) :].tolist(), clock.now_ms() - began
-
-    return answer
-
-
-@dataclass(frozen=True)
-class Contest:
-    """Wall milliseconds a token over all prompts, by contender and repeat."""
-
-    title: str
-    paces: dict[str, list[float]]
-
-    def ratio(self, slow: str, fast: str) -> float:
-        """Median over the repeats of one contender's time over another's."""
-        pairs = zip(self.paces[slow], self.paces[fast], strict=True)
-        return round(statistics.median(a / b for a, b in pairs), 3)
-
-    def show(self) -> None:
-        """One line a contender: median and range over the repeats."""
-        print(f"\n{self.title}")
-        for name, paces in self.paces.items():
-            middle = statistics.median(paces)
-            print(f"  {name:<28} {middle:7.1f} ms a token   ({min(paces):.1f} to {max(paces):.1f})")
-
-
-def contest(
-    title: str, contenders: dict[str, Contender], prompts: list[torch.Tensor], repeats: int
-) -> Contest:
-    """Every contender answers every prompt, `repeats` times. Exits when two replies differ."""
-    dice, totals = random.Random(0), {name: [0.0] * repeats for name in contenders}
-    tokens = 0
-    for contender in contenders.values():
-        contender(prompts[0])
-    for repeat in range(repeats):
-        for number, ids in enumerate(prompts):
-            replies = {}
-            for name in dice.sample(list(contenders), len(contenders)):
-                replies[name], wall = contenders[name](ids)
-                totals[name][repeat] += wall
-            if len({tuple(reply) for reply in replies.values()}) != 1:
-                sys.exit(f"peers: replies to prompt {number} differ: {replies}")
-            tokens += len(replies[name])
-    paces = {name: [wall * repeats / tokens for wall in walls] for name, walls in totals.items()}
-    return Contest(f"{title}: {len(prompts)} prompts, {tokens // repeats} tokens, {repeats} repeats", paces)
+    target: TargetModel
+    model: Any
+    given: argparse.Namespace
 
 
 def prompt_ids(target: TargetModel, task: str, count: int, category: str | None = None) -> list[torch.Tensor]:
@@ -125,43 +68,94 @@ def prompt_ids(target: TargetModel, task: str, count: int, category: str | None 
     return [torch.tensor(template.ids(one.turns[:1], []), device=target.device) for one in prompts]
 
 
-def race_plain(target: TargetModel, model: Any, given: argparse.Namespace) -> Contest:
+def race_plain(field: Field) -> Contest:
     """The baseline beside transformers' greedy generate."""
-    contenders = {
-        "ours": ours(target, "none", given.tokens),
-        "transformers generate": theirs(model, given.tokens),
-    }
-    prompts = prompt_ids(target, "chat", given.prompts)
-    return contest("plain decoding on chat", contenders, prompts, given.repeats)
+    target, tokens = field.target, field.given.tokens
+    contenders = {OURS: ours(target, "none", tokens), GENERATE: theirs(field.model, tokens)}
+    prompts = prompt_ids(target, "chat", field.given.prompts)
+    return contest("plain decoding on chat", contenders, prompts, field.given.repeats)
 
 
-def race_lookup(target: TargetModel, model: Any, given: argparse.Namespace) -> Contest:
+def race_lookup(field: Field) -> Contest:
     """N-gram look-up beside transformers' prompt look-up: with our defaults, and by transformers' own rule
     (the same n-grams, the leftmost match), where the drafts are the same and only the loops differ."""
-    k = {"num_speculative_tokens": LOOKUP_K}
+    target, tokens, k = field.target, field.given.tokens, {"num_speculative_tokens": LOOKUP_K}
+    settings = {"prompt_lookup_num_tokens": LOOKUP_K, "max_matching_ngram_size": 2}
     contenders = {
-        "ours, n-gram": ours(target, "ngram", given.tokens, **k),
-        "ours, transformers' rule": ours(target, "ngram", given.tokens, **k, max_n=2, policy="first"),
-        "transformers prompt lookup": theirs(
-            model, given.tokens, prompt_lookup_num_tokens=LOOKUP_K, max_matching_ngram_size=2
-        ),
+        OURS: ours(target, "ngram", tokens, **k),
+        SAME_RULE: ours(target, "ngram", tokens, **k, max_n=2, policy="first"),
+        LOOKUP: theirs(field.model, tokens, **settings),
     }
-    prompts = prompt_ids(target, "copy", given.prompts, "verbatim")
-    return contest(f"n-gram look-up on copy, K = {LOOKUP_K}", contenders, prompts, given.repeats)
+    prompts = prompt_ids(target, "copy", field.given.prompts, "verbatim")
+    title = f"n-gram look-up on copy, K = {LOOKUP_K}"
+    return contest(title, contenders, prompts, field.given.repeats)
 
 
-def load(given: argparse.Namespace) -> tuple[TargetModel, Any]:
+def race_assisted(field: Field) -> Contest | None:
+    """A draft model in our loop beside the same weights assisting transformers, K drafts in every round."""
+    target, given = field.target, field.given
+    try:
+        source = located(given.draft, "draft_model", target)
+        own = ours(target, "draft_model", given.tokens, model=source, num_speculative_tokens=given.k)
+    except UserError as error:
+        print(f"no assisted generation: {error}")
+        return None
+    assistant = constant_drafts(transformers_model(source, target), given.k)
+    contenders = {OURS: own, ASSISTED: theirs(field.model, given.tokens, assistant_model=assistant)}
+    prompts = prompt_ids(target, "chat", given.prompts)
+    return contest(f"draft model on chat, K = {given.k}", contenders, prompts, given.repeats)
+
+
+def race_vllm(field: Field) -> Contest | None:
+    """The baseline beside vLLM's CPU back end, both in `--vllm-dtype`."""
+    given, device = field.given, field.target.device
+    if device.type != "cpu":
+        print("no vLLM on the CPU: the target is on a GPU")
+        return None
+    if not given.vllm:
+        print("no vLLM on the CPU: name the Python of its environment with --vllm or DRAFTBOARD_VLLM")
+        return None
+    dtype = loading.resolve_dtype(given.vllm_dtype, device)
+    target = loading.load_target(given.target, dtype=dtype, device=device, max_context=CONTEXT)
+    source, name = loading.resolve_source(given.target), loading.dtype_name(dtype)
+    prompts = prompt_ids(target, "chat", given.prompts)
+    try:
+        with vllm(given.vllm, source, name, CONTEXT, given.tokens, target.stop_ids) as (version, answer):
+            contenders = {OURS: ours(target, "none", given.tokens), VLLM: answer}
+            title = f"plain decoding on chat, {name}, vLLM {version}"
+            return contest(title, contenders, prompts, given.repeats)
+    except NoVllm as error:
+        print(f"no vLLM on the CPU: {error}")
+        return None
+
+
+def result(
+    chat: Contest, copy: Contest, assisted: Contest | None, served: Contest | None, floor_ms: float
+) -> dict[str, Any]:
+    """The ratios, null where there was no contest. The share of the floor is that of decoding alone."""
+    decoding = chat.standings[0].decode_paces
+    assert decoding is not None
+    contests = [one for one in (chat, copy, assisted, served) if one is not None]
+    return {
+        "baseline_vs_transformers": chat.ratio(GENERATE, OURS),
+        "ngram_copy_vs_prompt_lookup": copy.ratio(LOOKUP, OURS),
+        "ngram_copy_same_rule_vs_prompt_lookup": copy.ratio(LOOKUP, SAME_RULE),
+        "assisted_vs_transformers": None if assisted is None else assisted.ratio(ASSISTED, OURS),
+        "baseline_share_of_floor": round(floor_ms / statistics.median(decoding), 3),
+        "baseline_vs_vllm_cpu": None if served is None else served.ratio(VLLM, OURS),
+        "differing_replies": sum(len(one.differences) for one in contests),
+    }
+
+
+def load(given: argparse.Namespace) -> Field:
     """Our target and transformers' model over the same weights."""
     device = loading.resolve_device()  # the first GPU, which is the current one, or the CPU
     dtype = loading.resolve_dtype(given.dtype, device)
-    source = loading.resolve_source(given.target)
-    model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, attn_implementation="sdpa")
-    model = model.to(device).eval()
-    tokenizer = loading.load_tokenizer(source)
-    return TargetModel(model, id=given.target, max_context=2048, tokenizer=tokenizer), model
+    target = loading.load_target(given.target, dtype=dtype, device=device, max_context=CONTEXT)
+    return Field(target, transformers_model(loading.resolve_source(given.target), target), given)
 
 
-def options() -> argparse.Namespace:
+def options(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--target", default=EMBEDDED_ID)
@@ -169,32 +163,31 @@ def options() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--prompts", type=int, default=3)
-    return parser.parse_args()
+    parser.add_argument("--draft", default="shipped", help="draft model: a folder, a hub id, or `shipped`")
+    parser.add_argument("--k", type=int, default=2, help="its drafts a round, as in the suite `quick`")
+    parser.add_argument("--vllm", default=os.environ.get("DRAFTBOARD_VLLM"), help="vLLM's Python")
+    parser.add_argument("--vllm-dtype", default="float32")
+    return parser.parse_args(arguments)
 
 
 def main() -> None:
-    """Runs both contests and prints the ratios."""
+    """Holds the contests and prints the tables and the ratios."""
     given = options()
-    target, model = load(given)
+    field = load(given)
     busy, began = BusyMeter(), time.monotonic()
-    chat, copy = race_plain(target, model, given), race_lookup(target, model, given)
-    chat.show()
-    copy.show()
-    floor_ms = target.weight_bytes / measure_bandwidth(target.device, target.dtype).best * 1e3
+    contests = race_plain(field), race_lookup(field), race_assisted(field), race_vllm(field)
+    for one in contests:
+        print("\n".join(["", *one.lines()]) if one else "", flush=True)
+    target, found = field.target, measure_bandwidth(field.target.device, field.target.dtype)
+    floor_ms = target.weight_bytes / found.best * 1e3
+    print(
+        f"floor {floor_ms:.1f} ms a token: {target.weight_bytes / 1e6:.0f} MB at {found.best / 1e9:.1f} GB/s"
+    )
     for reason in busy.reasons():
         print(f"warning: {reason}; repeat on a quiet machine")
     name = loading.dtype_name(target.dtype)
-    print(f"\n{torch.get_num_threads()} threads, {name}, {time.monotonic() - began:.0f} s")
-    lookup = "transformers prompt lookup"
-    result = {
-        "baseline_vs_transformers": chat.ratio("transformers generate", "ours"),
-        "ngram_copy_vs_prompt_lookup": copy.ratio(lookup, "ours, n-gram"),
-        "ngram_copy_same_rule_vs_prompt_lookup": copy.ratio(lookup, "ours, transformers' rule"),
-        "assisted_vs_transformers": None,
-        "baseline_share_of_floor": round(floor_ms / statistics.median(chat.paces["ours"]), 3),
-        "baseline_vs_vllm_cpu": None,
-    }
-    print(json.dumps(result))
+    print(f"{torch.get_num_threads()} threads, {name}, {time.monotonic() - began:.0f} s")
+    print(json.dumps(result(*contests, floor_ms)))
 
 
 if __name__ == "__main__":
