@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from draftboard.cli import app
 from draftboard.errors import UserError
 from draftboard.record.sides import read_side
-from draftboard.record.store import Store
+from draftboard.record.store import Store, write_schemas
 from sides import side
 
 
@@ -30,6 +30,7 @@ def git(root: Path, *words: str) -> None:
 def root(tmp_path: Path) -> Path:
     """A checkout whose first commit has one run and whose working tree has two."""
     store = Store(tmp_path / "results")
+    write_schemas(store.root / "schema")
     store.write_run(*side(1))
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", ".")

@@ -274,11 +274,12 @@ def test_a_folder_of_an_earlier_gate_is_refused(tmp_path: Path) -> None:
 
 def test_a_worker_that_dies_while_it_waits_ends_its_turn(tmp_path: Path) -> None:
     script = (
-        "import os, signal, socket, sys; line = socket.socket(socket.AF_UNIX); line.connect(sys.argv[1]);"
-        "line.sendall(b'?'); os.kill(os.getpid(), signal.SIGKILL)"
+        "import socket, sys, time; line = socket.socket(socket.AF_UNIX); line.connect(sys.argv[1]);"
+        "line.sendall(b'?'); time.sleep(600)"
     )
     one = Contender(tmp_path / "a", lambda address: subprocess.Popen([sys.executable, "-c", script, address]))
     assert one.ready()
+    one.process.kill()
     one.process.wait()
     one.take_turn()
     assert not one.ready()

@@ -41,9 +41,10 @@ def read_runs(folder: Path) -> list[Run]:
 
 def _in_folder(path: Path) -> list[Run]:
     """The runs of a folder of results, or of one testbed in it."""
-    if any(path.glob(f"*/{RUN_FILE}")):
-        return [load(run.path) for run in Store(path.parent).runs() if run.path.parent == path]
-    return read_runs(path)
+    found = read_runs(path)
+    if found or not any(path.glob(f"*/{RUN_FILE}")):
+        return found
+    return [load(run.path) for run in Store(path.parent).runs() if run.path.parent == path]
 
 
 def _committed(ref: str, root: Path) -> list[Run]:
