@@ -20,6 +20,7 @@ def test_a_side_against_itself_is_the_same() -> None:
     one = side(1)
     found = drafting(compare([one], [one]))
     assert {found[name].word for name in ("acceptance_length", "speedup", "tokens_per_s")} == {"same"}
+    assert {str(found[name].change.log) for name in ("speedup", "tokens_per_s")} == {"0.0"}
     assert found["memory_mb"].word == "unknown" and found["memory_mb"].change.missing
 
 

@@ -71,6 +71,13 @@ def test_creep_is_measured_from_a_fixed_base() -> None:
     assert outcomes[0] == "pass" and outcomes[-1] == "regression"
 
 
+@pytest.mark.parametrize(("speed", "outcome"), [(95, "pass"), (90, "regression"), (85, "regression")])
+def test_small_losses_one_after_the_other_are_measured_from_the_base(speed: int, outcome: str) -> None:
+    """Each is within 8 % of the one before; the accepted base had 100."""
+    sides = [([side(0)], [side(i, slow_arm=100 / speed)]) for i in (60, 61, 62)]
+    assert rule(sides, Limits(time=0.08), one_machine=False).outcome == outcome
+
+
 def test_the_plain_clock_of_a_stored_run_can_only_raise_a_doubt() -> None:
     ruling = rule([([side(0)], [side(i, slow=1.2)]) for i in (60, 61, 62)], one_machine=False)
     assert ruling.outcome == "cannot tell"

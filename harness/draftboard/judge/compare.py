@@ -92,7 +92,7 @@ def _differences(base: Measured, candidate: Measured, sums: Mapping[str, Sums]) 
     changes = {
         "acceptance_length": ratios.acceptance(sums),
         "speedup": ratios.speed(sums),
-        "tokens_per_s": _inverse(pace),
+        "tokens_per_s": inverse(pace),
     }
     for name, change in changes.items():
         metric, values = BY_NAME[name], (before[name].value, after[name].value)
@@ -148,12 +148,12 @@ def _single(base: float | None, candidate: float | None) -> Change:
     return Change(math.log(candidate / base), missing="one reading a side: no interval")
 
 
-def _inverse(change: Change) -> Change:
-    """The change of the reciprocal."""
+def inverse(change: Change) -> Change:
+    """The change of the reciprocal; no change stays 0 and does not become -0."""
     if change.log is None:
         return change
-    lo, hi = (None if end is None else -end for end in (change.hi, change.lo))
-    return Change(-change.log, lo, hi, change.units, change.missing)
+    lo, hi = (None if end is None else 0.0 - end for end in (change.hi, change.lo))
+    return Change(0.0 - change.log, lo, hi, change.units, change.missing)
 
 
 def _other_replies(base: Measured, candidate: Measured) -> int:

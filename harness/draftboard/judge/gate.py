@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from draftboard.judge.compare import ArmChange, Comparison, compare
+from draftboard.judge.compare import ArmChange, Comparison, compare, inverse
 from draftboard.judge.findings import EXIT_CODES, Finding, Limits, Outcome, facts, percent, place_of
 from draftboard.judge.pairing import Run, pooled
 from draftboard.judge.ratios import Change
@@ -109,7 +109,7 @@ def _losses(found: Comparison) -> dict[Key, Change]:
     losses: dict[Key, Change] = {}
     for arm in found.arms:
         plain = arm.base.arm.id == arm.base.run.baseline
-        losses[_key(arm)] = arm.pace if found.one_machine or plain else _negated(arm["speedup"].change)
+        losses[_key(arm)] = arm.pace if found.one_machine or plain else inverse(arm["speedup"].change)
     if found.one_machine and len(losses) > 1:
         losses["", ALL_ARMS, ""] = found.pace
     return losses
@@ -152,9 +152,3 @@ def _gravest(findings: Iterable[Finding], found: Comparison) -> Outcome:
     if not found.arms:
         outcomes.add("nothing comparable")
     return next((outcome for outcome in EXIT_CODES if outcome in outcomes), "pass")
-
-
-def _negated(change: Change) -> Change:
-    if change.log is None or change.lo is None or change.hi is None:
-        return change
-    return Change(-change.log, -change.hi, -change.lo, change.units, change.missing)
