@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from contest import Answer, Contender
 from transformers import AutoModelForCausalLM
+from transformers.generation import BaseStreamer
 
 from draftboard.measure import plugins
 from draftboard.measure.clock import Clock
@@ -32,15 +33,29 @@ def ours(target: TargetModel, drafter: str, tokens: int, **options: Any) -> Cont
     return answer
 
 
-def theirs(model: Any, tokens: int, **options: Any) -> Contender:
-    """transformers' generate, greedy."""
-    clock, forwards = Clock(model.device), [0]
+class Rounds(BaseStreamer):  # type: ignore[misc]
+    """Is handed the prompt, and after each forward of the target the tokens that came out of it.
 
-    def count(*_: Any) -> None:
-        forwards[0] += 1
+    `emitted` are their numbers, the prompt's first.
+    """
+
+    def __init__(self) -> None:
+        self.emitted: list[int] = []
+
+    def put(self, value: torch.Tensor) -> None:
+        """Counts."""
+        self.emitted.append(value.numel())
+
+    def end(self) -> None:
+        """Nothing is held back."""
+
+
+def theirs(model: Any, tokens: int, **options: Any) -> Contender:
+    """transformers' generate, greedy. As with ours, the forward over the prompt is no round."""
+    clock = Clock(model.device)
 
     def answer(ids: torch.Tensor) -> Answer:
-        counting, forwards[0] = model.register_forward_pre_hook(count), 0
+        rounds = Rounds()
         began = clock.now_ms()
         with torch.inference_mode():
             text = model.generate(
@@ -48,11 +63,12 @@ def theirs(model: Any, tokens: int, **options: Any) -> Contender:
                 attention_mask=torch.ones_like(ids[None]),
                 max_new_tokens=tokens,
                 do_sample=False,
+                streamer=rounds,
                 **options,
             )
         reply, wall_ms = tuple(text[0, len(ids) :].tolist()), clock.now_ms() - began
-        counting.remove()
-        return Answer(reply, wall_ms, emitted=len(reply), forwards=forwards[0])
+        _, _, *later = rounds.emitted
+        return Answer(reply, wall_ms, emitted=sum(later), forwards=len(later))
 
     return answer
 

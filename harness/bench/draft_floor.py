@@ -44,8 +44,8 @@ WEIGHT = {
     "aten::addmm": 2,
     "mkldnn::_linear_pointwise": 1,
 }
-"""Products and the place of their weight among the arguments. Attention's own products lie within its operator
-and are not among them."""
+"""Products and the place of their weight among the arguments. Attention's own products lie within its
+operator and are not among them."""
 
 
 class Reads(TorchDispatchMode):
@@ -143,9 +143,8 @@ def main() -> None:
     target = loading.load_target(suite.target, dtype=dtype, device=device, max_context=CONTEXT)
     found, busy = measure_bandwidth(device, dtype), BusyMeter()
     cache = "not told" if found.cache is None else f"{found.cache / 1e6:.0f} MB"
-    print(
-        f"{target.id}, {loading.dtype_name(dtype)}, {torch.get_num_threads()} threads, {found.best / 1e9:.1f} GB/s,"
-    )
+    name = loading.dtype_name(dtype)
+    print(f"{target.id}, {name}, {torch.get_num_threads()} threads, {found.best / 1e9:.1f} GB/s")
     print(f"last-level cache {cache}\n\n{HEAD}")
     for one in figures(target, suite, prompt_ids(target, "chat", given.prompts), given.tokens):
         print(one if isinstance(one, str) else one.line(found.best), flush=True)

@@ -7,8 +7,8 @@ ratios of wall time a token, above 1 where ours is faster; null where there was 
 
     python harness/bench/peers.py [--repeats 5] [--tokens 64] [--prompts 3] [--k 2] [--vllm PYTHON]
 
-Acceptance length is the tokens that came out of the target's forwards over their number. transformers drafts
-before its first forward, the one over the prompt, which therefore counts; ours begins to draft after it.
+Acceptance length is the tokens that came out of the target's forwards over their number, the forward over the
+prompt left out (transformers drafts for that one as well, ours begins after it).
 vLLM needs an environment of its own (--vllm or DRAFTBOARD_VLLM names its Python); beside it both sides run in
 float32, or in what --vllm-dtype says.
 """
