@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from draftboard.measure.target import TargetModel
@@ -59,8 +58,8 @@ def operators(events: Iterable[Any], steps: int, on_gpu: bool) -> tuple[Operator
     On a GPU only kernels count: an operator's time on the host overlaps with theirs, and of a captured graph
     only the kernels are seen at all.
     """
-    kind = DeviceType.CUDA if on_gpu else DeviceType.CPU
-    found = [_operator(event, steps, on_gpu) for event in events if event.device_type == kind]
+    kind = "CUDA" if on_gpu else "CPU"
+    found = [_operator(event, steps, on_gpu) for event in events if event.device_type.name == kind]
     return tuple(sorted((one for one in found if one.self_ms > 0), key=lambda one: -one.self_ms))
 
 
