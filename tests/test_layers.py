@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from draftboard.drafter import UserError
+from draftboard.measure.attention import additive, attend
 from draftboard.measure.sampling import Randomness, Sampler
 from draftboard.record.records import Sampling
 from draftboard_drafters._layers import (
@@ -22,7 +23,6 @@ from draftboard_drafters._layers import (
     Rotary,
     Sight,
     Vocabulary,
-    attend,
     joined,
     rotate,
 )
@@ -198,10 +198,12 @@ def test_what_three_rows_after_three_positions_see(name: str) -> None:
     assert drawn == expected
 
 
-def test_attention_is_softmax_over_what_is_seen() -> None:
+@pytest.mark.parametrize("added", [False, True], ids=["bool", "additive"])
+def test_attention_is_softmax_over_what_is_seen(added: bool) -> None:
     query, keys, values = torch.randn(2, 4, 8), torch.randn(2, 5, 8), torch.randn(2, 5, 8)
     mask = torch.tensor([[True, True, False, True, False], [False, True, True, True, True]])
-    found = attend(query, keys, values, mask).view(2, 4, 8)
+    wide = additive(mask, 2, torch.float32) if added else mask.repeat(2, 1)
+    found = attend(query, keys, values, wide).view(2, 4, 8)
     for row in range(2):
         for head in range(4):
             scores = (keys[head // 2] @ query[row, head]) / 8**0.5

@@ -11,7 +11,7 @@ layer (`self_attn.q_proj.weight`); `part(tensors, "layers.0.")` gives a layer's 
 from __future__ import annotations
 
 from draftboard.measure.cache import KVCache
-from draftboard_drafters._layers.attention import Attention, Geometry, Sight, attend
+from draftboard_drafters._layers.attention import Attention, Geometry, Sight
 from draftboard_drafters._layers.decoder import DecoderLayer, SwiGLU
 from draftboard_drafters._layers.parameters import Parameters, joined, part
 from draftboard_drafters._layers.rms_norm import RMSNorm
@@ -31,7 +31,6 @@ __all__ = [
     "Sight",
     "SwiGLU",
     "Vocabulary",
-    "attend",
     "joined",
     "part",
     "rotate",

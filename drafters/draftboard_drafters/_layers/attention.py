@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from draftboard.measure.attention import attend
 from draftboard.measure.cache import KVCache
 from draftboard_drafters._layers.parameters import Parameters, joined
 from draftboard_drafters._layers.rms_norm import RMSNorm
@@ -67,21 +67,6 @@ class Sight:
         return mask
 
 
-def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """softmax(q k / sqrt(head_dim)) v.
-
-    query [n, heads, head_dim], keys and values [kv_heads, m, head_dim], mask bool [n, m] or None. Returns
-    [n, heads * head_dim]. Query heads that share a KV head become rows of one product: no key is copied.
-    """
-    rows, heads, head_dim = query.shape
-    group = heads // len(keys)
-    grouped = query.view(rows, len(keys), group, head_dim).permute(1, 2, 0, 3)
-    grouped = grouped.reshape(1, len(keys), group * rows, head_dim)
-    wide = None if mask is None else mask.repeat(group, 1)
-    seen = F.scaled_dot_product_attention(grouped, keys[None], values[None], attn_mask=wide)
-    return seen.view(len(keys), group, rows, head_dim).permute(2, 0, 1, 3).reshape(rows, -1)
-
-
 class Attention:
     """q_proj, k_proj, v_proj as one product, attention over the cache, o_proj.
 
@@ -102,10 +87,13 @@ class Attention:
     ) -> Tensor:
         """x [n, in] at the positions in `place`, which it fills in the cache's layer. Returns [n, H]."""
         queries, gate, keys, values = self._project(x)
-        store, stored = cache.keys[layer], cache.values[layer]
-        store[:, place] = rotate(keys, angles).transpose(0, 1)
-        stored[:, place] = values.transpose(0, 1)
-        seen = attend(rotate(queries, angles), store[:, : place.stop], stored[:, : place.stop], mask)
+        store, heads = cache.layers[layer], self.geometry.heads
+        turned = rotate(torch.cat([queries, keys], dim=1), angles)
+        queries, keys = turned[:, :heads], turned[:, heads:]
+        store.narrow(1, place.start, len(x)).copy_(torch.cat([keys, values], dim=1).transpose(0, 1))
+        wide = None if mask is None else mask.repeat(heads // self.geometry.kv_heads, 1)
+        seen_keys, seen_values = store.narrow(1, 0, place.stop).chunk(2)
+        seen = attend(queries, seen_keys, seen_values, wide)
         return self.out(seen if gate is None else seen * torch.sigmoid(gate))
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:

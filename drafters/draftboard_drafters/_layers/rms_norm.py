@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor
+
+from draftboard.measure.norm import rms_norm
 
 
 class RMSNorm:
@@ -20,5 +21,4 @@ class RMSNorm:
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [..., H] to the same shape and dtype."""
-        normed = F.rms_norm(x.to(self.weight.dtype), self.weight.shape, self.weight, self.eps)
-        return normed.to(x.dtype)
+        return rms_norm(x.to(self.weight.dtype), self.weight, self.eps).to(x.dtype)

@@ -90,10 +90,10 @@ class BatchedReplies:
         forward, at = self.forward, self.lengths[rows]
         longest = int(at.max()) + 1
         seen = torch.arange(longest, device=at.device)[None] <= at[:, None]
-        rotary = forward.cos[at].unsqueeze(1), forward.sin[at].unsqueeze(1)
+        angles = forward.rotation.at(at)
         x = forward.embed(self.newest[rows])
         for layer, block in enumerate(forward.blocks):
-            x = x + self._attention(block, layer, x, rows, at, rotary, seen[:, None, None])
+            x = x + self._attention(block, layer, x, rows, at, angles, seen[:, None, None])
             x = x + forward.mlp(block, x)
         return forward.head(forward.final_norm(x))
 
@@ -104,15 +104,16 @@ class BatchedReplies:
         x: Tensor,
         rows: Tensor | slice,
         at: Tensor,
-        rotary: tuple[Tensor, Tensor],
+        angles: Tensor,
         seen: Tensor,
     ) -> Tensor:
         forward, count, longest = self.forward, len(x), seen.shape[-1]
-        query, key, value = forward.project(block, x, rotary)
+        split = [forward.heads, forward.kv_heads, forward.kv_heads]
+        query, key, value = torch.split(forward.project(block, x, angles), split, dim=1)
         index = torch.arange(len(self.lengths), device=x.device)[rows]
         self.keys[layer, index, :, at] = key
         self.values[layer, index, :, at] = value
-        grouped = query.view(count, forward.kv_heads, -1, forward.head_dim)
+        grouped = query.reshape(count, forward.kv_heads, -1, forward.head_dim)
         keys, values = self.keys[layer, rows, :, :longest], self.values[layer, rows, :, :longest]
         heard = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=seen)
         return block.out(heard.reshape(count, -1))

@@ -16,7 +16,11 @@ from draftboard.errors import UserError
 
 
 class KVCache:
-    """Keys and values of every layer, each [kv_heads, capacity, head_dim], contiguous per head."""
+    """Keys and values of every layer, each [kv_heads, capacity, head_dim], contiguous per head.
+
+    A layer's keys and values lie behind one another, `layers[i]` [2 * kv_heads, capacity, head_dim], so that
+    one copy writes both.
+    """
 
     def __init__(
         self,
@@ -27,9 +31,9 @@ class KVCache:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        shape = (layers, kv_heads, capacity, head_dim)
-        self.keys = torch.zeros(shape, dtype=dtype, device=device)
-        self.values = torch.zeros(shape, dtype=dtype, device=device)
+        both = torch.zeros((layers, 2 * kv_heads, capacity, head_dim), dtype=dtype, device=device)
+        self.keys, self.values = both[:, :kv_heads], both[:, kv_heads:]
+        self.layers = [both[layer] for layer in range(layers)]
         self.capacity = capacity
         self.length = 0
 

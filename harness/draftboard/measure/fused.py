@@ -14,8 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from draftboard.drafter import FINAL_NORM
+from draftboard.measure.attention import additive, attend
 from draftboard.measure.cache import KVCache
 from draftboard.measure.linear import Linear, pack
+from draftboard.measure.norm import rms_norm
+from draftboard.measure.rotary import rotation
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 """transformers model types whose blocks are the one below, up to q/k norms and biases."""
@@ -58,11 +61,12 @@ class FusedForward:
         config, trunk = model.config, model.model
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
-        self.eps, self.width = config.rms_norm_eps, (config.hidden_size,)
+        self.eps = config.rms_norm_eps
         self.embedding: Tensor = trunk.embed_tokens.weight.detach()
         self.norm: Tensor = trunk.norm.weight.detach()
-        self.blocks = [_block(layer) for layer in trunk.layers]
-        self.lm_head = pack(model.lm_head.weight.detach())
+        self.rotation = rotation(trunk.rotary_emb, self.embedding, capacity)
+        self.blocks = [self._block(layer) for layer in trunk.layers]
+        self.lm_head = pack(model.lm_head.weight.detach(), strided=True)
         self.cache = KVCache(
             len(self.blocks),
             self.kv_heads,
@@ -71,7 +75,6 @@ class FusedForward:
             self.embedding.dtype,
             self.embedding.device,
         )
-        self.cos, self.sin = _rotary_tables(trunk.rotary_emb, self.embedding, capacity)
 
     def embed(self, ids: Tensor) -> Tensor:
         """Embedding rows [n, H] of ids [n]."""
@@ -79,7 +82,7 @@ class FusedForward:
 
     def final_norm(self, hidden: Tensor) -> Tensor:
         """The last norm of raw states [n, H]."""
-        return F.rms_norm(hidden, self.width, self.norm, self.eps)
+        return rms_norm(hidden, self.norm, self.eps)
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [n, V] of normed states [n, H]."""
@@ -88,12 +91,11 @@ class FusedForward:
     def run(self, ids: Tensor, taps: tuple[int, ...], last_only: bool) -> tuple[Tensor, Tensor]:
         """Appends ids [m] to the cache. Returns logits [m or 1, V] and features [m, L, H]."""
         place = self.cache.reserve(len(ids))
-        rotary = self.cos[place].unsqueeze(1), self.sin[place].unsqueeze(1)
-        mask = self._mask(place)
+        angles, mask = self.rotation.at(place), self._mask(place)
         x = self.embed(ids)
         states = {0: x}
         for index, block in enumerate(self.blocks):
-            x = x + self._attention(block, index, x, place, rotary, mask)
+            x = x + self._attention(block, self.cache.layers[index], x, place, angles, mask)
             x = x + self.mlp(block, x)
             states[index + 1] = x
         self.cache.length = place.stop
@@ -106,99 +108,79 @@ class FusedForward:
         return self.head(normed[-1:] if last_only else normed), features
 
     def _mask(self, place: slice) -> Tensor | None:
-        """Who sees whom, [heads/kv_heads * m, place.stop]; None where every row sees every column."""
+        """Who sees whom, for `attend`; None where every row sees every column."""
         rows = place.stop - place.start
         if rows == 1 or place.start == 0:
             return None
         columns = torch.arange(place.stop, device=self.embedding.device)
-        return (columns <= columns[place].unsqueeze(1)).repeat(self.heads // self.kv_heads, 1)
+        group = self.heads // self.kv_heads
+        return additive(columns <= columns[place].unsqueeze(1), group, self.embedding.dtype)
 
     def _attention(
-        self,
-        block: Block,
-        index: int,
-        x: Tensor,
-        place: slice,
-        rotary: tuple[Tensor, Tensor],
-        mask: Tensor | None,
+        self, block: Block, store: Tensor, x: Tensor, place: slice, angles: Tensor, mask: Tensor | None
     ) -> Tensor:
-        query, key, value = self.project(block, x, rotary)
-        keys, values = self.cache.keys[index], self.cache.values[index]
-        keys[:, place] = key.transpose(0, 1)
-        values[:, place] = value.transpose(0, 1)
+        heads = self.project(block, x, angles)
+        query, fresh = torch.split(heads, [self.heads, 2 * self.kv_heads], dim=1)
+        store.narrow(1, place.start, len(x)).copy_(fresh.transpose(0, 1))
+        keys, values = store.narrow(1, 0, place.stop).chunk(2)
         if place.start == 0 and len(x) > 1:
-            return block.out(self._prefill_attention(query, keys[:, place], values[:, place]))
-        return block.out(self._grouped_attention(query, keys[:, : place.stop], values[:, : place.stop], mask))
+            return block.out(_prefill_attention(query, keys, values))
+        return block.out(attend(query, keys, values, mask))
 
-    def project(self, block: Block, x: Tensor, rotary: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
-        """Queries [n, heads, hd], keys and values [n, kv_heads, hd] of states [n, H]; rotary [n, 1, hd]."""
+    def project(self, block: Block, x: Tensor, angles: Tensor) -> Tensor:
+        """Queries, keys and values of states x [n, H], in this order: [n, heads + 2 * kv_heads, head_dim]."""
         turning = self.heads + self.kv_heads
-        qkv = block.qkv(F.rms_norm(x, self.width, block.input_norm, self.eps))
-        heads = qkv.view(len(x), turning + self.kv_heads, self.head_dim)
-        qk = self._rotate(self._qk_norm(block, heads[:, :turning]), *rotary)
-        return qk[:, : self.heads], qk[:, self.heads :], heads[:, turning:]
-
-    def _prefill_attention(self, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        seen = F.scaled_dot_product_attention(
-            query.transpose(0, 1)[None], keys[None], values[None], is_causal=True, enable_gqa=True
-        )
-        return seen[0].transpose(0, 1).reshape(len(query), -1)
-
-    def _grouped_attention(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        """Query heads that share a KV head become rows of one product, so no key is copied."""
-        rows, group = len(query), self.heads // self.kv_heads
-        grouped = query.view(rows, self.kv_heads, group, self.head_dim).permute(1, 2, 0, 3)
-        grouped = grouped.reshape(1, self.kv_heads, group * rows, self.head_dim)
-        seen = F.scaled_dot_product_attention(grouped, keys[None], values[None], attn_mask=mask)
-        return seen.view(self.kv_heads, group, rows, self.head_dim).permute(2, 0, 1, 3).reshape(rows, -1)
-
-    def _qk_norm(self, block: Block, qk: Tensor) -> Tensor:
-        if block.q_norm is None or block.k_norm is None:
-            return qk
-        size = (self.head_dim,)
-        query = F.rms_norm(qk[:, : self.heads], size, block.q_norm, self.eps)
-        return torch.cat([query, F.rms_norm(qk[:, self.heads :], size, block.k_norm, self.eps)], dim=1)
-
-    def _rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        return x * cos + torch.roll(x, self.head_dim // 2, dims=-1) * sin
+        heads = block.qkv(rms_norm(x, block.input_norm, self.eps)).view(len(x), -1, self.head_dim)
+        if block.q_norm is not None and block.k_norm is not None:
+            heads[:, : self.heads] = rms_norm(heads[:, : self.heads], block.q_norm, self.eps)
+            heads[:, self.heads : turning] = rms_norm(heads[:, self.heads : turning], block.k_norm, self.eps)
+        self.rotation.turn_(heads.narrow(1, 0, turning), angles)
+        return heads
 
     def mlp(self, block: Block, x: Tensor) -> Tensor:
         """What a block's MLP adds to states [n, H]."""
-        gate, up = block.gate_up(F.rms_norm(x, self.width, block.post_norm, self.eps)).chunk(2, dim=-1)
-        return block.down(F.silu(gate) * up)
+        gate, up = block.gate_up(rms_norm(x, block.post_norm, self.eps)).chunk(2, dim=-1)
+        return block.down(F.silu(gate).mul_(up))
+
+    def _block(self, layer: Any) -> Block:
+        attention, mlp = layer.self_attn, layer.mlp
+        return Block(
+            input_norm=layer.input_layernorm.weight.detach(),
+            qkv=self._qkv(attention),
+            out=_joined([attention.o_proj]),
+            q_norm=self._head_norm(attention, "q_norm"),
+            k_norm=self._head_norm(attention, "k_norm"),
+            post_norm=layer.post_attention_layernorm.weight.detach(),
+            gate_up=_joined([mlp.gate_proj, mlp.up_proj]),
+            down=_joined([mlp.down_proj]),
+        )
+
+    def _qkv(self, attention: Any) -> Linear:
+        """The three products as one, rows of queries and keys in the rotation's order."""
+        turning = torch.arange((self.heads + self.kv_heads) * self.head_dim, device=self.embedding.device)
+        order = turning.view(-1, self.head_dim)[:, self.rotation.order].flatten()
+        rest = torch.arange(self.kv_heads * self.head_dim, device=order.device) + len(order)
+        return _joined([attention.q_proj, attention.k_proj, attention.v_proj], torch.cat([order, rest]))
+
+    def _head_norm(self, attention: Any, name: str) -> Tensor | None:
+        norm = getattr(attention, name, None)
+        return None if norm is None else norm.weight.detach()[self.rotation.order]
 
 
-def _block(layer: Any) -> Block:
-    attention, mlp = layer.self_attn, layer.mlp
-    return Block(
-        input_norm=layer.input_layernorm.weight.detach(),
-        qkv=_joined(attention.q_proj, attention.k_proj, attention.v_proj),
-        out=_joined(attention.o_proj),
-        q_norm=_norm_weight(attention, "q_norm"),
-        k_norm=_norm_weight(attention, "k_norm"),
-        post_norm=layer.post_attention_layernorm.weight.detach(),
-        gate_up=_joined(mlp.gate_proj, mlp.up_proj),
-        down=_joined(mlp.down_proj),
+def _prefill_attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    seen = F.scaled_dot_product_attention(
+        query.transpose(0, 1)[None], keys[None], values[None], is_causal=True, enable_gqa=True
     )
+    return seen[0].transpose(0, 1).reshape(len(query), -1)
 
 
-def _joined(*parts: Any) -> Linear:
-    """Several products of the same input as one."""
-    weight = torch.cat([part.weight.detach() for part in parts])
-    if all(part.bias is None for part in parts):
-        return pack(weight)
-    biases = [weight.new_zeros(len(p.weight)) if p.bias is None else p.bias.detach() for p in parts]
-    return pack(weight, torch.cat(biases))
-
-
-def _norm_weight(attention: Any, name: str) -> Tensor | None:
-    norm = getattr(attention, name, None)
-    return None if norm is None else norm.weight.detach()
-
-
-def _rotary_tables(rotary: Any, like: Tensor, capacity: int) -> tuple[Tensor, Tensor]:
-    """cos and sin [capacity, head_dim]; the first half of sin is negated, so that a roll is the rotation."""
-    positions = torch.arange(capacity, device=like.device).unsqueeze(0)
-    cos, sin = (table[0] for table in rotary(like, positions))
-    half = sin.shape[-1] // 2
-    return cos.contiguous(), torch.cat([-sin[:, :half], sin[:, half:]], dim=-1)
+def _joined(parts: list[Any], order: Tensor | None = None) -> Linear:
+    """Several products of the same input as one, its rows in `order`."""
+    weights = [part.weight.detach() for part in parts]
+    weight = weights[0] if len(weights) == 1 else torch.cat(weights)
+    zeros = weight.new_zeros
+    biases = torch.cat([zeros(len(p.weight)) if p.bias is None else p.bias.detach() for p in parts])
+    bias = None if all(part.bias is None for part in parts) else biases
+    if order is None:
+        return pack(weight, bias)
+    return pack(weight[order], None if bias is None else bias[order])

@@ -1,9 +1,10 @@
-"""A matrix product whose weight is laid out once for the hardware that reads it.
+"""Matrix products for few rows: decoding multiplies the same weights with one to a few rows, thousands of
+times, and is bound by how fast they stream from memory.
 
-Decoding multiplies the same weights with one to a few rows, thousands of times, and is bound by how fast
-they stream from memory. On a CPU oneDNN can lay a weight out in blocks beforehand; the product then runs
-near the memory's speed at every number of rows, where the unpacked product may take twice as long at
-two rows as at one. Elsewhere the plain product is the fast one.
+In float32 on a CPU the libraries read such a weight with one thread, or in a layout made for many rows. Cut
+into blocks of its outputs, as one batched product, it is read by all threads; nothing is copied, so a head
+may share the embedding's memory. In bfloat16 oneDNN lays the weight out beforehand. Elsewhere the plain
+product is the fast one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,34 @@ Linear = Callable[[Tensor], Tensor]
 
 _ROWS_HINT = 8
 """Rows the packed layout is chosen for: about one round's verification."""
+
+_BLOCK = 128
+"""Outputs a block has at most: few enough for an even share of the threads, enough to hide the call."""
+
+_FEW_ROWS = 5
+"""Up to so many rows the weight is the left factor of the product, which reads it fastest."""
+
+_FILLED = {3: 4, 6: 8, 7: 8}
+"""Numbers of rows that are multiplied slower than a few more; rows of zeros make up the difference."""
+
+
+def pack(weight: Tensor, bias: Tensor | None = None, *, strided: bool = False) -> Linear:
+    """The product with `weight` [out, in]: a function from x [n, in] to [n, out] in the same dtype.
+
+    `strided` leaves the result as it falls, its rows possibly not contiguous: for a head, whose wide logits
+    are not multiplied further.
+    """
+    if can_cut(weight):
+        return _Blocks(weight, bias, strided)
+    if can_pack(weight):
+        return _Packed(weight, bias)
+    return _Plain(weight, bias)
+
+
+def can_cut(weight: Tensor) -> bool:
+    """Whether blocks of this weight are multiplied at once, each by one thread."""
+    batched = weight.device.type == "cpu" and torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
+    return batched and weight.dtype is torch.float32 and blocks_of(len(weight)) > 1
 
 
 def can_pack(weight: Tensor) -> bool:
@@ -34,11 +63,13 @@ def native_bfloat16() -> bool:
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()) and torch.cpu._is_avx512_bf16_supported()
 
 
-def pack(weight: Tensor, bias: Tensor | None = None) -> Linear:
-    """The product with `weight` [out, in]: a function from x [n, in] to [n, out] in the same dtype."""
-    if not can_pack(weight):
-        return _Plain(weight, bias)
-    return _Packed(weight, bias)
+def blocks_of(outputs: int) -> int:
+    """Into how many equal blocks so many outputs are cut: the fewest of at most `_BLOCK`, best a multiple of
+    the threads; 1 where they have no divisor of use."""
+    threads, least = torch.get_num_threads(), -(-outputs // _BLOCK)
+    divisors = [count for count in range(least, outputs // 8 + 1) if outputs % count == 0]
+    even = [count for count in divisors if count % threads == 0]
+    return next(iter([*even, *divisors]), 1)
 
 
 class _Plain:
@@ -47,6 +78,38 @@ class _Plain:
 
     def __call__(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias)
+
+
+class _Blocks:
+    """One batched product over blocks [B, out/B, in]."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, strided: bool) -> None:
+        self.outputs, inputs = weight.shape
+        self.strided = strided
+        self.blocks = weight.detach().contiguous().view(blocks_of(len(weight)), -1, inputs)
+        self.turned = self.blocks.transpose(1, 2)
+        self.bias = bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        rows = len(x)
+        if rows == 1:
+            # The column's strides decide which kernel runs: as a transposed row it is the fast one.
+            product = torch.bmm(self.blocks, x.t().expand(len(self.blocks), -1, -1)).view(1, -1)
+        elif rows in _FILLED:
+            product = self._of(F.pad(x, (0, 0, 0, _FILLED[rows] - rows)), rows)
+        else:
+            product = self._of(x, rows)
+        return product if self.bias is None else product + self.bias
+
+    def _of(self, x: Tensor, wanted: int) -> Tensor:
+        """The first `wanted` rows of the product."""
+        rows, count = len(x), len(self.blocks)
+        if rows <= _FEW_ROWS:
+            left = torch.bmm(self.blocks, x.t().expand(count, -1, -1))
+            product = left.view(self.outputs, rows).t()[:wanted]
+            return product if self.strided else product.contiguous()
+        right = torch.bmm(x.expand(count, -1, -1), self.turned)
+        return right.transpose(0, 1)[:wanted].reshape(wanted, self.outputs)
 
 
 class _Packed:
