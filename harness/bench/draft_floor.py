@@ -56,10 +56,16 @@ class Reads(TorchDispatchMode):
         self.bytes = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        place = WEIGHT.get(func.name().partition(".")[0])
+        name = func.name().partition(".")[0]
+        place = _right_unless_repeated(args) if name == "aten::bmm" else WEIGHT.get(name)
         if place is not None:
             self.bytes += args[place].numel() * args[place].element_size()
         return func(*args, **(kwargs or {}))
+
+
+def _right_unless_repeated(factors: Any) -> int:
+    """The place of the weight in a product cut into blocks: the other factor is repeated, not read again."""
+    return 0 if factors[1].stride(0) == 0 else 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ def close(session: Session) -> None:
     """Writes the last entry of the journal: facts about the finished replies."""
     opened = session.opened
     traces = {arm.id: _traces(session, arm) for arm in opened.arms}
-    curve = verify_curve(opened.target, _middle(traces.values()))
+    curve = verify_curve(opened.target, _middle(traces.values()), repeats=opened.plan.verify_repeats)
     findings = compare(opened, traces, session.send)
     session.journal.append(
         "closed",

@@ -36,6 +36,8 @@ class Plan:
     """The chat template's thinking flag, over the task's own; None leaves it to the task."""
     telemetry_s: float = 0.0
     """Seconds that each arm runs under sampling after all timing; 0 for no such pass."""
+    verify_repeats: int = 1
+    """Forwards timed for each number of rows of T_verify(m)."""
     command: str = ""
 
     @property
@@ -66,6 +68,7 @@ def plans(suite: Suite, root: str, command: str, device: str = "auto") -> list[P
             arms=suite.arms,
             thinking=suite.thinking,
             telemetry_s=suite.telemetry_s,
+            verify_repeats=suite.verify_repeats,
             command=command,
         )
         for task in suite.tasks

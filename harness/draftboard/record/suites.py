@@ -85,6 +85,8 @@ class Suite:
     """True when the suite is too short for its figures to be quoted."""
     telemetry_s: float = 15.0
     """Seconds that each arm runs under sampling after all timing; 0 for no such pass."""
+    verify_repeats: int = 9
+    """Forwards timed for each number of rows of T_verify(m), after all replies."""
 
     def __post_init__(self) -> None:
         known = [arm.drafter for arm in self.arms]
@@ -144,6 +146,7 @@ _LEAST = {
     "temperature": 0,
     "top_k": 1,
     "telemetry_s": 0,
+    "verify_repeats": 1,
 }
 
 
