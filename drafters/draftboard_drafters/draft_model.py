@@ -64,7 +64,7 @@ class DraftModel:
     ) -> None:
         """Drafts K tokens with `model`, whose token ids must be the target's (UserError otherwise)."""
         self.model, self.sampler, self.num_speculative_tokens, self.weights = model, sampler, k, weights
-        self.shared = shared_ids(target, model)
+        self.foreign = ~shared_ids(target, model)
         self.none = torch.empty(0, dtype=torch.int64, device=target.device)
         self.release()
 
@@ -103,9 +103,9 @@ class DraftModel:
 
     def _as_target_rows(self, logits: Tensor) -> Tensor:
         """Logits [1, V] from [1, V_draft]; ids that the two models do not share can not be drawn."""
-        rows = len(self.shared)
+        rows = len(self.foreign)
         fitted = pad(logits[:, :rows], (0, max(0, rows - logits.shape[-1])))
-        return fitted.masked_fill(~self.shared, -torch.inf)
+        return fitted.masked_fill(self.foreign, -torch.inf)
 
 
 def build(
