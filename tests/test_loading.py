@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 from draftboard.measure import loading
@@ -122,7 +123,7 @@ def test_the_revision_reaches_every_file_and_code_is_never_trusted(
         ("ModelForCausalLM", found),
         ("Tokenizer", byte_tokenizer()),
     ]:
-        monkeypatch.setattr(getattr(loading, f"Auto{loader}"), "from_pretrained", answering(answer))
+        monkeypatch.setattr(getattr(transformers, f"Auto{loader}"), "from_pretrained", answering(answer))
     assert load("some/model", revision="abc123").revision == "abc123"
     assert asked == [("some/model", "abc123", False)] * 3
 

@@ -237,16 +237,6 @@ def test_a_bfloat16_run_proves_two_prompts_in_float32(plan: Plan, tmp_path: Path
     assert plain.losslessness is not None and plain.losslessness.not_checked
 
 
-def test_running_out_of_memory_is_an_arms_error_with_advice() -> None:
-    import torch
-
-    from draftboard.measure.arms import describe
-
-    assert describe(torch.OutOfMemoryError("tried to allocate 2 GiB")) == (
-        "out of memory: tried to allocate 2 GiB; use a smaller K, fewer arms or a shorter context"
-    )
-
-
 def test_verification_is_timed_for_each_number_of_rows(plan: Plan, tmp_path: Path) -> None:
     record, _ = run(dataclasses.replace(plan, limit=1), tmp_path)
     assert list(record.verify_ms) == ["1", "2", "4", "8", "16", "32"]

@@ -11,6 +11,7 @@ from draftboard.drafter import NO_WEIGHTS, Drafter, DraftSampler, Target, Weight
 from draftboard.errors import UserError
 from draftboard.measure import plugins
 from draftboard.measure.decode import DrafterFault
+from draftboard.measure.out_of_memory import memory_words, out_of_memory
 from draftboard.record.ids import digest, without_folders
 from draftboard.record.records import Arm, Card, Validity
 from draftboard.record.suites import ArmSpec
@@ -27,6 +28,8 @@ class LiveArm:
     options: dict[str, Any]
     drafter: Drafter | None = None
     error: str | None = None
+    starved: bool = False
+    """Whether memory ran out when it was built."""
     id: str = ""
 
     @property
@@ -91,7 +94,7 @@ def build_arm(
         if K_OPTION in options:
             arm.options = {**options, K_OPTION: arm.drafter.num_speculative_tokens}
     except Exception as error:
-        arm.error = describe(error)
+        arm.error, arm.starved = describe(error), out_of_memory(error)
     arm.options = _published(arm.options)
     arm.id = digest([common, arm.name, arm.options, arm.weights.sha256])
     return arm
@@ -124,8 +127,8 @@ def describe(error: BaseException) -> str:
     text = without_folders(text)
     if isinstance(error, (UserError, DrafterFault)):
         return text
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return f"out of memory: {text}; use a smaller K, fewer arms or a shorter context"
+    if out_of_memory(error):
+        return memory_words(error)
     return f"{type(error).__name__}: {text}{_place(error)}"
 
 

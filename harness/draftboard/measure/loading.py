@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 from transformers.utils.hub import cached_file
 
 from draftboard.errors import UserError
 from draftboard.measure.embedded import EMBEDDED_ID, ensure
 from draftboard.measure.linear import native_bfloat16
+from draftboard.measure.out_of_memory import out_of_memory
+from draftboard.measure.source_model import read_model
 from draftboard.measure.target import TargetModel
 
 transformers_logging.disable_progress_bar()  # a run has its own
@@ -86,7 +88,12 @@ def load_target(
         raise _uncuttable(config, "it keeps a recurrent state")
     id, revision = identity(name, source, config, revision)
     target = TargetModel(
-        model, id=id, revision=revision, max_context=context, tokenizer=load_tokenizer(source, revision)
+        model,
+        id=id,
+        revision=revision,
+        max_context=context,
+        tokenizer=load_tokenizer(source, revision),
+        spend=True,
     )
     check_rewind(target)
     return target
@@ -192,22 +199,17 @@ def _config(source: str, revision: str | None) -> Any:
 
 def _model(source: str, revision: str | None, dtype: torch.dtype, device: torch.device) -> Any:
     try:
-        model, found = AutoModelForCausalLM.from_pretrained(
-            source,
-            revision=revision,
-            dtype=dtype,
-            trust_remote_code=False,
-            output_loading_info=True,
-        )
+        model, missing = read_model(source, revision, dtype)
     except Exception as error:
+        if out_of_memory(error):
+            raise
         raise _cannot_load(source, error) from error
-    missing = sorted(found["missing_keys"])
     if missing:
         raise UserError(
             f"the weights of {source!r} lack {len(missing)} tensors, the first is {missing[0]!r};"
             " a model with random parts is not measured: fetch its files again"
         )
-    return model.to(device).eval()
+    return model.to(device)
 
 
 def _cannot_load(source: str, error: Exception) -> UserError:

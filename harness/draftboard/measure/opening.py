@@ -10,7 +10,7 @@ from pathlib import Path
 from draftboard.errors import UserError
 from draftboard.measure import loading
 from draftboard.measure.arms import LiveArm, build_arm, left_out
-from draftboard.measure.events import Begun, Send
+from draftboard.measure.events import Begun, Failed, Send
 from draftboard.measure.machine import environment
 from draftboard.measure.plan import Plan
 from draftboard.measure.prompts import Template
@@ -60,6 +60,9 @@ def open_run(plan: Plan, send: Send, errors: Mapping[int, str], before: RunRecor
         else:
             send(Begun(index))
             arms.append(build_arm(spec, plan.plugins, target, sampler, common))
+            if arms[-1].starved:
+                send(Failed(index, str(arms[-1].error)))
+                raise SystemExit("memory ran out; the next worker process goes on without this arm")
     _refuse_twins(arms)
     return Opened(plan, task, prompts, template, target, sampler, arms)
 

@@ -20,6 +20,7 @@ from filelock import FileLock, Timeout
 
 from draftboard.errors import UserError
 from draftboard.measure.events import Begun, Event, Failed, Finished, Note, Ready, Refused, Replied, Watcher
+from draftboard.measure.out_of_memory import death_words
 from draftboard.measure.plan import Plan
 from draftboard.measure.session import replies_in
 from draftboard.measure.telemetry_pass import with_telemetry
@@ -127,7 +128,7 @@ def _one_worker(
         process.kill()
         process.join()
         raise
-    return None if finished else _Death(arm, _how(process.exitcode))
+    return None if finished else _Death(arm, death_words(process.exitcode))
 
 
 def _follow(connection: Connection, errors: dict[int, str], watch: Watcher) -> tuple[int | None, bool]:
@@ -165,12 +166,6 @@ def _take_out(plan: Plan, journal: Journal, errors: dict[int, str], death: _Deat
     errors[death.arm] = error
     Journal(journal.path).append("failed", {"index": death.arm, "error": error})
     watch(Failed(death.arm, error))
-
-
-def _how(exitcode: int | None) -> str:
-    if exitcode is not None and exitcode < 0:
-        return f"was ended by signal {-exitcode}{' (out of memory?)' if exitcode == -9 else ''}"
-    return f"ended with code {exitcode}"
 
 
 def _errors_in(journal: Journal) -> dict[int, str]:

@@ -14,6 +14,7 @@ from draftboard.measure.curve import verify_curve
 from draftboard.measure.decode import Reply, decode
 from draftboard.measure.events import Begun, Failed, Replied, Send
 from draftboard.measure.opening import Opened
+from draftboard.measure.out_of_memory import out_of_memory
 from draftboard.measure.sampling import Randomness
 from draftboard.measure.turnstile import Turnstile
 from draftboard.record.codec import from_json
@@ -129,7 +130,7 @@ class Session:
         self.opened.arms[index] = replace(arm, error=text, drafter=None)
         self.journal.append("failed", {"index": index, "error": text})
         self.send(Failed(index, text))
-        if isinstance(error, torch.AcceleratorError):
+        if isinstance(error, torch.AcceleratorError) or out_of_memory(error):
             raise SystemExit("the device's state is lost; the next worker process goes on")
 
     def reply(self, arm: LiveArm, turn: Turn, max_new_tokens: int) -> Reply:

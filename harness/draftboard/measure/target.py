@@ -9,6 +9,7 @@ from torch import Tensor
 
 from draftboard.measure.fused import FusedForward, fits
 from draftboard.measure.module_forward import ModuleForward
+from draftboard.measure.source_model import ReadOnce
 from draftboard.record.records import TargetRef
 
 
@@ -40,10 +41,12 @@ class TargetModel:
         revision: str | None = None,
         stop_ids: frozenset[int] | None = None,
         fused: bool = True,
+        spend: bool = False,
     ) -> None:
         """Takes a transformers causal LM in eval mode, on its device and in its dtype.
 
-        `stop_ids` defaults to the model's own. `fused` False forces the module's own forward.
+        `stop_ids` defaults to the model's own. `fused` False forces the module's own forward. `spend` lets
+        the fused forward use the model up, so that its weights are never in memory twice.
         """
         self.id, self.revision, self.tokenizer = id, revision, tokenizer
         self.config = model.config.get_text_config()
@@ -52,6 +55,8 @@ class TargetModel:
         self.stop_ids = model_stop_ids(model) if stop_ids is None else stop_ids
         self.weight_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
         make: Any = FusedForward if fused and fits(model.config) else ModuleForward
+        if spend and make is FusedForward:
+            model.model.layers = ReadOnce(model.model.layers)
         with torch.inference_mode():
             self.forward: Forward = make(model, max_context)
         self._taps: tuple[int, ...] = ()
