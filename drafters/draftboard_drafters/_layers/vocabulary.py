@@ -25,7 +25,7 @@ class Vocabulary:
         """
         self.size = target.vocab_size
         self.embed = target.embed if embedding is None else lambda ids: F.embedding(ids, embedding)
-        self.logits = target.head if head is None else pack(head, strided=True)
+        self.logits = target.head if head is None else pack(head, head=True)
         self.target_ids = target_ids
         self.padding = _padding(target, target_ids)
 

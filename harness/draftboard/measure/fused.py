@@ -26,6 +26,9 @@ FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 _FIXED_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
 """Rotary variants whose angles do not depend on the length seen so far."""
 
+_SMALL_HEAD = 0.25
+"""Largest share of the weights that a head may have to be kept in a second layout too."""
+
 
 @dataclass(frozen=True, slots=True)
 class Block:
@@ -66,7 +69,9 @@ class FusedForward:
         self.norm: Tensor = trunk.norm.weight.detach()
         self.rotation = rotation(trunk.rotary_emb, self.embedding, capacity)
         self.blocks = [self._block(layer) for layer in trunk.layers]
-        self.lm_head = pack(model.lm_head.weight.detach(), strided=True)
+        head = model.lm_head.weight.detach()
+        small = head.numel() <= _SMALL_HEAD * sum(parameter.numel() for parameter in model.parameters())
+        self.lm_head = pack(head, head=small)
         self.cache = KVCache(
             len(self.blocks),
             self.kv_heads,

@@ -30,14 +30,14 @@ _FILLED = {3: 4, 6: 8, 7: 8}
 """Numbers of rows that are multiplied slower than a few more; rows of zeros make up the difference."""
 
 
-def pack(weight: Tensor, bias: Tensor | None = None, *, strided: bool = False) -> Linear:
+def pack(weight: Tensor, bias: Tensor | None = None, *, head: bool = False) -> Linear:
     """The product with `weight` [out, in]: a function from x [n, in] to [n, out] in the same dtype.
 
-    `strided` leaves the result as it falls, its rows possibly not contiguous: for a head, whose wide logits
-    are not multiplied further.
+    `head` is for a product whose result is not multiplied further: its rows may not be contiguous, and a
+    second layout of the weight is kept where that makes one row faster.
     """
     if can_cut(weight):
-        return _Blocks(weight, bias, strided)
+        return _HeadBlocks(weight, bias) if head else _Blocks(weight, bias)
     if can_pack(weight):
         return _Packed(weight, bias)
     return _Plain(weight, bias)
@@ -83,9 +83,8 @@ class _Plain:
 class _Blocks:
     """One batched product over blocks [B, out/B, in]."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, strided: bool) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.outputs, inputs = weight.shape
-        self.strided = strided
         self.blocks = weight.detach().contiguous().view(blocks_of(len(weight)), -1, inputs)
         self.turned = self.blocks.transpose(1, 2)
         self.bias = bias
@@ -93,23 +92,45 @@ class _Blocks:
     def __call__(self, x: Tensor) -> Tensor:
         rows = len(x)
         if rows == 1:
-            # The column's strides decide which kernel runs: as a transposed row it is the fast one.
-            product = torch.bmm(self.blocks, x.t().expand(len(self.blocks), -1, -1)).view(1, -1)
+            product = self._one(x)
         elif rows in _FILLED:
             product = self._of(F.pad(x, (0, 0, 0, _FILLED[rows] - rows)), rows)
         else:
             product = self._of(x, rows)
         return product if self.bias is None else product + self.bias
 
+    def _one(self, x: Tensor) -> Tensor:
+        # The column's strides decide which kernel runs: as a transposed row it is the fast one.
+        return torch.bmm(self.blocks, x.t().expand(len(self.blocks), -1, -1)).view(1, -1)
+
+    def _rows(self, product: Tensor) -> Tensor:
+        return product.contiguous()
+
     def _of(self, x: Tensor, wanted: int) -> Tensor:
         """The first `wanted` rows of the product."""
         rows, count = len(x), len(self.blocks)
         if rows <= _FEW_ROWS:
             left = torch.bmm(self.blocks, x.t().expand(count, -1, -1))
-            product = left.view(self.outputs, rows).t()[:wanted]
-            return product if self.strided else product.contiguous()
+            return self._rows(left.view(self.outputs, rows).t()[:wanted])
         right = torch.bmm(x.expand(count, -1, -1), self.turned)
         return right.transpose(0, 1)[:wanted].reshape(wanted, self.outputs)
+
+
+class _HeadBlocks(_Blocks):
+    """Also laid out input by input, which one row reads at the memory's full speed and several do not. A
+    head is worth its size again: it is the largest weight, and often the embedding's memory otherwise."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__(weight, bias)
+        threads = torch.get_num_threads()
+        shares = threads if self.outputs % threads == 0 else 1
+        self.by_input = weight.detach().view(shares, -1, weight.shape[1]).transpose(1, 2).contiguous()
+
+    def _one(self, x: Tensor) -> Tensor:
+        return torch.bmm(x.expand(len(self.by_input), -1, -1), self.by_input).view(1, -1)
+
+    def _rows(self, product: Tensor) -> Tensor:
+        return product
 
 
 class _Packed:
