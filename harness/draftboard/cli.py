@@ -1,9 +1,9 @@
 """The `draftboard` command: parses, imports what it needs, calls. It decides nothing.
 
 Exit codes: 0 done; 1 a drafter broke its contract (check-drafter) or its checkpoint is read wrongly (inspect
---self-test); 2 the command was wrong (one line says
-what and what to do); 6 some arms of a run failed, the others are stored; 130 interrupted, what was measured
-is kept.
+--self-test); 2 the command was wrong (one line says what and what to do); 6 some arms of a run failed, the
+others are stored; 70 a fault in draftboard itself (one line names the file with the traceback); 130
+interrupted, what was measured is kept. The gate's own codes stand in `cli_gate`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 
 from draftboard import cli_gate, cli_train
-from draftboard.errors import UserError
+from draftboard.errors import INTERNAL, UserError, report_fault
 
 SOME_FAILED = 6
 INTERRUPTED = 130
@@ -46,6 +46,9 @@ Ks = Annotated[str | None, typer.Option(help="Drafts per round, comma-separated,
 Options = Annotated[list[str] | None, typer.Option(help="A drafter's option, name=value; repeatable.")]
 Limit = Annotated[int | None, typer.Option(help="Prompts per task, drawn by the seed.")]
 MaxNewTokens = Annotated[int | None, typer.Option(help="Most tokens of a reply.")]
+MaxContext = Annotated[
+    int | None, typer.Option(help="Most positions of the caches; longer prompts are left out.")
+]
 Repeats = Annotated[int | None, typer.Option(help="Times each reply is measured.")]
 Temperature = Annotated[float | None, typer.Option(help="0 is greedy.")]
 TopK = Annotated[int | None, typer.Option(help="Keep the likeliest tokens only.")]
@@ -60,13 +63,17 @@ RunOut = Annotated[Path | None, typer.Option(help="Folder for the results (defau
 
 
 def main() -> None:
-    """Runs the command and turns a user's mistake into one line and exit code 2."""
+    """Runs the command. A user's mistake becomes one line and exit code 2, a fault of ours one line and
+    exit code 70, so that neither is taken for what a command found."""
     signal.signal(signal.SIGTERM, _as_interrupt)
     try:
         app()
     except UserError as error:
         print(f"draftboard: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
+    except Exception as error:
+        print(f"draftboard: {report_fault(error)}", file=sys.stderr)
+        raise SystemExit(INTERNAL) from None
 
 
 def _as_interrupt(number: int, frame: Any) -> None:
@@ -83,6 +90,7 @@ def run(
     option: Options = None,
     limit: Limit = None,
     max_new_tokens: MaxNewTokens = None,
+    max_context: MaxContext = None,
     repeats: Repeats = None,
     temperature: Temperature = None,
     top_k: TopK = None,
@@ -101,6 +109,7 @@ def run(
 
     changes = {
         "limit": limit, "max_new_tokens": max_new_tokens, "repeats": repeats, "temperature": temperature,
+        "max_context": max_context,
         "top_k": top_k, "top_p": top_p, "seed": seed, "dtype": dtype, "tasks": _words(tasks),
         **_target(target),
     }  # fmt: skip
@@ -320,7 +329,7 @@ def _options(pairs: list[str] | None) -> dict[str, Any]:
             raise UserError(f"--option takes name=value, found {pair!r}")
         try:
             options[name.strip()] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
+        except ValueError:  # not TOML, or a number of more digits than Python reads
             options[name.strip()] = value
     return options
 

@@ -1,9 +1,15 @@
-"""The one error type for a user's mistake, and the words of its messages."""
+"""The one error type for a user's mistake and the words of its messages; the line on a fault of our own."""
 
 from __future__ import annotations
 
 import difflib
+import os
+import tempfile
+import traceback
 from collections.abc import Iterable
+
+INTERNAL = 70
+"""Exit code of a fault in draftboard itself, as BSD's sysexits.h numbers it: no verdict of any command."""
 
 
 class UserError(Exception):
@@ -26,3 +32,17 @@ def unknown(kind: str, found: str, known: Iterable[str], where: str = "") -> Use
     place = f" in {where}" if where else ""
     hint = f"; did you mean {near[0]!r}?" if near else ";"
     return UserError(f"{kind} {found!r} not found{place}{hint} (have: {', '.join(names) or 'none'})")
+
+
+def report_fault(error: Exception) -> str:
+    """One line on an error that nobody foresaw; its traceback goes into a file in the temporary folder, and
+    where none can be written, below the line."""
+    trace = "".join(traceback.format_exception(error))
+    words = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    try:
+        number, path = tempfile.mkstemp(prefix="draftboard-fault-", suffix=".txt")
+        with os.fdopen(number, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(trace)
+    except OSError:
+        return f"a fault in draftboard itself: {words}\n{trace.rstrip()}"
+    return f"a fault in draftboard itself: {words}; please report it with {path}"

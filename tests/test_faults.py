@@ -1,0 +1,82 @@
+"""A fault of ours ends in a line and a code of its own, never in the code of a verdict."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from draftboard import cli
+from draftboard.errors import INTERNAL, UserError
+from draftboard.judge.findings import EXIT_CODES
+from draftboard.show import tables
+
+
+def ended(monkeypatch: pytest.MonkeyPatch, error: BaseException, *command: str) -> int | str | None:
+    """The exit code of a command whose rendering raises `error`."""
+
+    def fails(*_: object) -> str:
+        raise error
+
+    monkeypatch.setattr(tables, "render", fails)
+    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+    monkeypatch.setattr("sys.argv", ["draftboard", "results", *command])
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    return caught.value.code
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ZeroDivisionError("a\n  b"), "ZeroDivisionError: a b;"),
+        (KeyError("k"), "KeyError: 'k';"),
+        (AssertionError(), "AssertionError;"),
+        (MemoryError("no room"), "MemoryError: no room;"),
+        (OSError(28, "No space left on device"), "OSError: [Errno 28] No space left on device;"),
+    ],
+)
+def test_a_fault_is_one_line_and_its_traceback_a_file(
+    error: Exception,
+    words: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert ended(monkeypatch, error, "--root", str(folder)) == 70
+    (file,) = folder.glob("draftboard-fault-*.txt")
+    shown = capsys.readouterr()
+    assert shown.err == f"draftboard: a fault in draftboard itself: {words} please report it with {file}\n"
+    assert shown.out == ""
+    assert "Traceback" in file.read_text() and "in fails" in file.read_text()
+
+
+def test_where_no_file_can_be_written_the_traceback_follows(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(folder / "nowhere"))
+    assert ended(monkeypatch, ZeroDivisionError("x"), "--root", str(folder)) == 70
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert first == "draftboard: a fault in draftboard itself: ZeroDivisionError: x"
+    assert rest[0].startswith("Traceback") and rest[-1] == "ZeroDivisionError: x"
+
+
+def test_a_users_mistake_and_an_interrupt_are_no_faults(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(monkeypatch, UserError("not so"), "--root", str(folder)) == 2
+    assert capsys.readouterr().err == "draftboard: not so\n"
+    assert ended(monkeypatch, KeyboardInterrupt(), "--root", str(folder)) == 130
+    assert not list(folder.glob("draftboard-fault-*"))
+
+
+def test_the_code_is_no_other_commands() -> None:
+    taken = {*EXIT_CODES.values(), UserError.exit_code, cli.SOME_FAILED, cli.INTERRUPTED, cli.BROKEN_PROMISE}
+    assert INTERNAL not in taken
