@@ -16,6 +16,9 @@ from draftboard.record.records import Json
 
 T = TypeVar("T")
 
+LARGEST = 2**64 - 1
+"""The largest whole number a file may hold, with either sign: nothing that is counted reaches it."""
+
 _hints = cache(get_type_hints)
 
 
@@ -39,13 +42,14 @@ def to_json(value: Any) -> Json:
 
 
 def from_json(kind: type[T], data: Json, where: str = "record") -> T:
-    """The typed value that `data` spells. Raises UserError naming the place, what was expected and found."""
+    """The typed value that `data` spells. Raises UserError naming the place, what was expected and found;
+    `1e999`, which reads as infinity, and whole numbers past `LARGEST` are refused as well."""
     return cast(T, _read(kind, data, where))
 
 
 def _read(kind: Any, data: Json, where: str) -> Any:
     if kind is Any:
-        return data
+        return _read_any(data, where)
     origin, args = _parts(kind)
     if origin is None:
         reads = _read_dataclass if dataclasses.is_dataclass(kind) else _checked
@@ -59,6 +63,14 @@ def _read(kind: Any, data: Json, where: str) -> Any:
     if origin is tuple:
         return _read_tuple(args, data, where)
     return {k: _read(args[1], v, f"{where}.{k}") for k, v in _checked(dict, data, where).items()}
+
+
+def _read_any(data: Json, where: str) -> Json:
+    if isinstance(data, dict):
+        return {key: _read_any(item, f"{where}.{key}") for key, item in data.items()}
+    if isinstance(data, list):
+        return [_read_any(item, where) for item in data]
+    return _bounded(data, where)
 
 
 def _read_dataclass(kind: type, data: Json, where: str) -> Any:
@@ -81,7 +93,7 @@ def _has_default(field: dataclasses.Field[Any]) -> bool:
 def _read_tuple(args: tuple[Any, ...], data: Json, where: str) -> tuple[Any, ...]:
     _checked(list, data, where)
     if len(args) == 2 and args[1] is Ellipsis:
-        if args[0] in _PLAIN and set(map(type, data)) <= {args[0]}:
+        if args[0] in _PLAIN and set(map(type, data)) <= {args[0]} and _all_bounded(args[0], data):
             return tuple(data)  # what most of a record is: item by item, reading takes four times as long
         return tuple(_read(args[0], item, where) for item in data)
     if len(data) != len(args):
@@ -90,13 +102,37 @@ def _read_tuple(args: tuple[Any, ...], data: Json, where: str) -> tuple[Any, ...
 
 
 def _checked(kind: type, data: Json, where: str) -> Any:
-    if kind is float and type(data) in (int, float):
+    if kind is float and type(data) is int:
+        return _checked(float, _as_float(data, where), where)
+    return _bounded(data, where) if type(data) is kind else _refuse(where, kind.__name__, data)
+
+
+def _as_float(data: int, where: str) -> float:
+    try:
         return float(data)
-    return data if type(data) is kind else _refuse(where, kind.__name__, data)
+    except OverflowError:
+        return cast(float, _refuse(where, "a finite number", data))
+
+
+def _bounded(data: Json, where: str) -> Json:
+    if type(data) is float and not math.isfinite(data):
+        _refuse(where, "a finite number", data)
+    if type(data) is int and not -LARGEST <= data <= LARGEST:
+        _refuse(where, "a whole number of at most 64 bits", data)
+    return data
+
+
+def _all_bounded(kind: Any, data: list[Any]) -> bool:
+    if kind is float:
+        return all(map(math.isfinite, data))
+    return kind is not int or (min(data, default=0) >= -LARGEST and max(data, default=0) <= LARGEST)
 
 
 def _refuse(where: str, expected: str, found: Json) -> Any:
-    shown = repr(found)
+    try:
+        shown = repr(found)
+    except ValueError:  # a whole number of more digits than Python prints
+        shown = "a number too long to print"
     raise UserError(f"{where}: expected {expected}, found {shown[:80]}{'…' if len(shown) > 80 else ''}")
 
 
