@@ -150,7 +150,7 @@
     return typeof value !== "number" && /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
   };
   const quoted = (value) => (/[",\n\r]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
-  const cellText = (value) => plain(value).replace(/[\\|`*_[\]<>&]/g, (c) => `\\${c}`).replace(/\s+/g, " ");
+  const cellText = (value) => plain(value).replace(/[\\|`*_~[\]<>&]/g, (c) => `\\${c}`).replace(/\s+/g, " ");
   const FORMATS = {
     csv: (rows) => [records.fields, ...rows].map((row) => row.map((v) => quoted(inert(v))).join(",")).join("\n") + "\n",
     json: (rows) => JSON.stringify(

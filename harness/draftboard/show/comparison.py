@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import html
 import math
-import re
 from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
@@ -18,8 +16,6 @@ from draftboard.show.layout import new_table
 
 MARKER = "<!-- draftboard gate -->"
 """First line of the Markdown, by which a comment of an earlier push is found and replaced."""
-
-_MARKUP = re.compile(r"[\\`*\[\]|~]")
 
 HEADS = ("task", "arm", "figure", "base", "candidate", "change", "95 %", "verdict")
 TONES = {"better": "green", "worse": "red", "unknown": "dim", "same": "dim"}
@@ -48,8 +44,8 @@ def markdown(found: Comparison) -> str:
     """The table of a comparison in Markdown."""
     rows = [_cells(*line) for line in _lines(found)]
     head = [HEADS, ("---", "---", "---", "--:", "--:", "--:", "--:", "---")]
-    body = "\n".join(f"| {' | '.join(map(_md, row))} |" for row in [*head, *rows])
-    tail = "".join(f"\n- {_md(note)}" for note in notes(found))
+    body = "\n".join(f"| {' | '.join(map(words.markdown, row))} |" for row in [*head, *rows])
+    tail = "".join(f"\n- {words.markdown(note)}" for note in notes(found))
     return body + (f"\n{tail}" if tail else "") + "\n"
 
 
@@ -61,10 +57,10 @@ def ruling_markdown(found: Ruling) -> str:
         MARKER,
         f"### draftboard gate: {headline(found)}",
         "",
-        *(f"- {_md(_finding(one))}" for one in telling),
+        *(f"- {words.markdown(_finding(one))}" for one in telling),
     ]
     parts += ["", "<details><summary>Every figure and every check</summary>", "", markdown(found.comparison)]
-    return "\n".join([*parts, *(f"- {_md(_finding(one))}" for one in calm), "", "</details>", ""])
+    return "\n".join([*parts, *(f"- {words.markdown(_finding(one))}" for one in calm), "", "</details>", ""])
 
 
 def headline(found: Ruling) -> str:
@@ -119,8 +115,3 @@ def _finding(one: Finding) -> str:
 
 def _percent(log: float) -> str:
     return f"{math.expm1(log):+.1%}"
-
-
-def _md(text: str) -> str:
-    """Text that no drafter's name and no error's words can turn into markup."""
-    return _MARKUP.sub(r"\\\g<0>", html.escape(words.visible(text), quote=False))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -143,11 +142,14 @@ def markdown(rows: Sequence[Row]) -> str:
     parts = []
     for title, part_rows in settings.grouped(rows):
         shown = columns(part_rows)
-        lines = [[_md(column.cell(row).text) for column in shown] for row in part_rows]
-        head = [[_md(column.title) for column in shown], ["--:" if c.right else "---" for c in shown]]
+        lines = [[words.markdown(column.cell(row).text) for column in shown] for row in part_rows]
+        head = [
+            [words.markdown(column.title) for column in shown],
+            ["--:" if c.right else "---" for c in shown],
+        ]
         body = "\n".join(f"| {' | '.join(line)} |" for line in head + lines)
-        tail = "".join(f"\n- {_md(note)}" for note in notes(part_rows))
-        parts.append(f"**{_md(title)}**\n\n{body}\n" + (f"{tail}\n" if tail else ""))
+        tail = "".join(f"\n- {words.markdown(note)}" for note in notes(part_rows))
+        parts.append(f"**{words.markdown(title)}**\n\n{body}\n" + (f"{tail}\n" if tail else ""))
     return "\n".join(parts)
 
 
@@ -180,8 +182,3 @@ def render(rows: Sequence[Row], form: str, out: Path | None = None) -> str:
     if isinstance(made, bytes):
         raise UserError(f"{form} is not text; give a file to write with --out")
     return made
-
-
-def _md(text: str) -> str:
-    escaped = html.escape(words.visible(text), quote=False)
-    return "".join(f"\\{c}" if c in "\\|`*_[]" else c for c in escaped)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Sequence
 from typing import Literal
 
@@ -16,6 +18,8 @@ Tone = Literal["plain", "gain", "loss", "bad", "quiet"]
 
 RANKS: dict[Tone, int] = {"gain": 3, "plain": 2, "quiet": 2, "loss": 1, "bad": 0}
 """What verdicts are sorted by."""
+
+_MARKUP = re.compile(r"[\\`*_\[\]|~]")
 
 _FORMATS = {
     "x": "{:.2f}x",
@@ -124,3 +128,8 @@ def visible(text: str) -> str:
     if text.isprintable():
         return text
     return "".join("⏎" if c == "\n" else c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def markdown(text: str) -> str:
+    """The text as Markdown shows it, in a line or in a cell of a table, whatever a name or an error holds."""
+    return _MARKUP.sub(r"\\\g<0>", html.escape(visible(text), quote=False))
