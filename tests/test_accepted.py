@@ -145,15 +145,6 @@ def test_sides_that_make_no_sense_together(root: Path) -> None:
     assert isinstance(shown.exception, UserError)
 
 
-def test_namesakes_are_accepted_by_id_only() -> None:
-    run, (plain, first) = good()
-    second = replace(first, id="arm00002", options={"n": 9})
-    twins = replace(run, arms=(plain.id, first.id, second.id)), [plain, first, second]
-    with pytest.raises(UserError, match="give one of their ids: arm00001, arm00002"):
-        accept(Ledger(), [twins], "guess-k4", "why", NOW)
-    assert [one.arm_id for one in accept(Ledger(), [twins], "arm00002", "why", NOW).accepted] == ["arm00002"]
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [

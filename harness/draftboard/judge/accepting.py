@@ -8,7 +8,7 @@ from dataclasses import replace
 from draftboard.errors import UserError, unknown
 from draftboard.judge.pairing import Measured, Run
 from draftboard.judge.summary import Row, rows
-from draftboard.record.accepted import Accepted, Floor, Ledger
+from draftboard.record.accepted import Accepted, Floor, Ledger, options_text
 from draftboard.record.records import Arm, RunRecord
 
 FLOOR_SHARE = 0.8
@@ -19,7 +19,8 @@ def accept(ledger: Ledger, runs: Sequence[Run], arm: str, because: str, now_utc:
     """The ledger with the newest run of `arm` as its base, on each task and machine. `arm` is a drafter with
     its K (`plain-k4`), a drafter, or the beginning of an arm's id; `runs` are given oldest first.
 
-    An arm without a floor gets one; an old floor stays. Raises UserError when there is no such arm, no
+    The base of another arm of that name stays as long as the accepted run measures that arm too. An arm
+    without a floor gets one; an old floor stays. Raises UserError when there is no such arm, no
     reason is given, two arms of the newest run are meant, or that run is failed, partial or otherwise not
     valid.
     """
@@ -33,7 +34,7 @@ def accept(ledger: Ledger, runs: Sequence[Run], arm: str, because: str, now_utc:
     for one, row in newest.values():
         _refuse_namesakes(one, [other for other, _ in chosen])
         _refuse_unsound(one, row)
-        ledger = _moved(ledger, one, row, because.strip(), now_utc)
+        ledger = _moved(ledger, one, _namesakes(one, runs), row, because.strip(), now_utc)
     return ledger
 
 
@@ -52,7 +53,7 @@ def _key(one: Measured) -> tuple[str, str, str, str]:
 
 
 def _refuse_namesakes(one: Measured, chosen: Sequence[Measured]) -> None:
-    """Arms of one run that differ in options only share a name, and the ledger knows one base for it."""
+    """Arms of one run that differ in options only share a name, and which of them is meant is not clear."""
     ids = sorted(other.arm.id for other in chosen if other.run.id == one.run.id and _key(other) == _key(one))
     if len(ids) > 1:
         raise UserError(
@@ -69,17 +70,33 @@ def _refuse_unsound(one: Measured, row: Row) -> None:
         raise UserError(f"run {one.run.id}, {one.task} {one.label}: not accepted: {why[0]}; measure it again")
 
 
-def _moved(ledger: Ledger, one: Measured, row: Row, because: str, now_utc: str) -> Ledger:
-    target, task, label, fingerprint = _key(one)
-    entry = Accepted(target, task, label, fingerprint, one.arm.id, one.run.id, now_utc, because)
-    others = (e for e in ledger.accepted if (e.target, e.task, e.arm, e.fingerprint) != _key(one))
-    return replace(ledger, accepted=(*others, entry), floors=_floors(ledger, one, row))
+def _namesakes(one: Measured, runs: Sequence[Run]) -> list[Arm]:
+    """The other arms of its run that share its name."""
+    arms, own = next(arms for run, arms in runs if run is one.run), one.arm
+    return [arm for arm in arms if arm.id != own.id and (arm.drafter, arm.k) == (own.drafter, own.k)]
 
 
-def _floors(ledger: Ledger, one: Measured, row: Row) -> tuple[Floor, ...]:
+def _moved(
+    ledger: Ledger, one: Measured, namesakes: Sequence[Arm], row: Row, because: str, now_utc: str
+) -> Ledger:
+    """Of the bases of its name, those of its namesakes stay. Others were of options that its run has no more,
+    and would be missed by every gate that measures the same."""
+    ids, options = {arm.id for arm in namesakes}, {options_text(arm) for arm in namesakes}
+    own = Accepted(*_key(one), one.arm.id, one.run.id, now_utc, because, options_text(one.arm))
+    others = (
+        e
+        for e in ledger.accepted
+        if (e.target, e.task, e.arm, e.fingerprint) != _key(one) or e.arm_id in ids or e.options in options
+    )
+    return replace(ledger, accepted=(*others, own), floors=_floors(ledger, one, bool(namesakes), row))
+
+
+def _floors(ledger: Ledger, one: Measured, is_shared: bool, row: Row) -> tuple[Floor, ...]:
+    """The floor of a name that arms share is one arm's; otherwise it holds whatever the options become."""
     place = (one.run.target.id, one.task, one.label)
-    known = any((f.target, f.task, f.arm) == place for f in ledger.floors)
+    options = options_text(one.arm) if is_shared else None
+    known = any((f.target, f.task, f.arm, f.options) == (*place, options) for f in ledger.floors)
     if known or row.baseline or row.acceptance_length is None:
         return ledger.floors
     least = round(1 + FLOOR_SHARE * (row.acceptance_length - 1), 3)
-    return (*ledger.floors, Floor(*place, least, f"set when run {one.run.id} was accepted"))
+    return (*ledger.floors, Floor(*place, least, f"set when run {one.run.id} was accepted", options))

@@ -14,6 +14,7 @@ from draftboard.judge.pairing import Measured
 from draftboard.judge.ratios import Change
 from draftboard.judge.sample import take_sample
 from draftboard.judge.summary import verdict_of
+from draftboard.record.accepted import floor_place, options_text
 
 Outcome = Literal["not lossless", "regression", "nothing comparable", "cannot tell", "pass"]
 EXIT_CODES: dict[Outcome, int] = {
@@ -28,12 +29,12 @@ EXIT_CODES: dict[Outcome, int] = {
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much worse is too much, as shares; `floors` are the least acceptance lengths, by target, task and
-    arm. Raises UserError for a limit that is no share."""
+    """How much worse is too much, as shares; `floors` are the least acceptance lengths, as the ledger gives
+    them by place. Raises UserError for a limit that is no share."""
 
     time: float = 0.03
     acceptance: float = 0.01
-    floors: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    floors: Mapping[tuple[str, ...], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, value in (("limit", self.time), ("acceptance limit", self.acceptance)):
@@ -85,8 +86,10 @@ def _is_plain(own: Measured) -> bool:
 
 
 def _floor(own: Measured, limits: Limits) -> Iterator[Finding]:
-    """The least acceptance length, whatever the base has. A failed arm has failed already."""
-    floor = limits.floors.get((own.run.target.id, own.task, own.label))
+    """The least acceptance length of the arm, or else of its name, whatever the base has. A failed arm has
+    failed already."""
+    places = (floor_place(own.run.target.id, own.task, own.label, o) for o in (options_text(own.arm), None))
+    floor = next((limits.floors[place] for place in places if place in limits.floors), None)
     if floor is None or own.arm.error:
         return
     found = BY_NAME["acceptance_length"].of(take_sample(own.baseline, own.arm))

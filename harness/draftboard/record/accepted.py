@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from draftboard.errors import UserError
-from draftboard.record.codec import from_json
+from draftboard.record.codec import from_json, to_json
 from draftboard.record.records import Arm, RunRecord
 from draftboard.record.store import Store, load
 
@@ -34,6 +34,9 @@ class Accepted:
     run: str
     accepted_utc: str
     because: str
+    options: str | None = None
+    """The arm's options as JSON text, which tell it from others of its name in one run; None in entries of
+    before they were kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,9 @@ class Floor:
     arm: str
     acceptance_length: float
     because: str
+    options: str | None = None
+    """The only options of the arm that it holds for; None for all arms of the name without a floor of their
+    own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +60,24 @@ class Ledger:
     accepted: tuple[Accepted, ...] = ()
     floors: tuple[Floor, ...] = ()
 
-    def floors_by_place(self) -> dict[tuple[str, str, str], float]:
-        """Acceptance length by target, task and arm; of several the highest."""
-        found: dict[tuple[str, str, str], float] = {}
+    def floors_by_place(self) -> dict[tuple[str, ...], float]:
+        """Acceptance length by target, task and arm, followed by the options where a floor has some; of
+        several the highest."""
+        found: dict[tuple[str, ...], float] = {}
         for one in self.floors:
-            place = (one.target, one.task, one.arm)
+            place = floor_place(one.target, one.task, one.arm, one.options)
             found[place] = max(one.acceptance_length, found.get(place, one.acceptance_length))
         return found
+
+
+def floor_place(target: str, task: str, arm: str, options: str | None) -> tuple[str, ...]:
+    """Where a floor stands in `Ledger.floors_by_place`."""
+    return (target, task, arm) if options is None else (target, task, arm, options)
+
+
+def options_text(arm: Arm) -> str:
+    """An arm's options as they stand in the ledger."""
+    return json.dumps(to_json(arm.options), sort_keys=True)
 
 
 def read_ledger(results: Path) -> Ledger:
@@ -126,10 +143,11 @@ def _load(store: Store, run_id: str, entries: Sequence[Accepted]) -> tuple[RunRe
 
 def _order(one: Accepted | Floor) -> tuple[str, ...]:
     fingerprint = one.fingerprint if isinstance(one, Accepted) else ""
-    return one.target, one.task, one.arm, fingerprint
+    return one.target, one.task, one.arm, fingerprint, one.options or ""
 
 
 def _lines(one: Any) -> str:
-    """A flat table. A JSON string is a TOML string."""
+    """A flat table. A JSON string is a TOML string; TOML has no null, so unknown is left out."""
     values = ((f.name, getattr(one, f.name)) for f in fields(one))
-    return "".join(f"{name} = {json.dumps(value, ensure_ascii=True)}\n" for name, value in values)
+    known = ((name, value) for name, value in values if value is not None)
+    return "".join(f"{name} = {json.dumps(value, ensure_ascii=True)}\n" for name, value in known)
