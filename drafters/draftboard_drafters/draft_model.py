@@ -23,8 +23,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from draftboard.drafter import Card, Claim, Draft, Drafter, DraftSampler, Origin, Target, UserError, Weights
 from draftboard.measure.loading import (
-    DEFAULT_CONTEXT,
     load_target,
+    position_limit,
     resolve_dtype,
     resolve_source,
     weights_sha256,
@@ -126,12 +126,13 @@ def build(
     if num_speculative_tokens < 1:
         raise UserError(f"num_speculative_tokens must be at least 1, found {num_speculative_tokens}")
     source = resolve_source(located(model, "draft_model", target))
+    limit = position_limit(source, revision)
     loaded = load_target(
         source,
         revision=revision,
         dtype=target.dtype if dtype == "auto" else resolve_dtype(dtype, target.device),
         device=target.device,
-        max_context=target.max_context if target.max_context > DEFAULT_CONTEXT else None,
+        max_context=target.max_context if limit is None else min(target.max_context, limit),
     )
     training = training_of(source)
     origin: Origin | None = None if Path(source).is_dir() else "published"

@@ -132,6 +132,11 @@ def resolve_source(name: str) -> str:
     return str(ensure()) if name == EMBEDDED_ID else name
 
 
+def position_limit(name: str, revision: str | None = None) -> int | None:
+    """The most positions that the target called `name` is made for; None where its configuration has none."""
+    return _limit(_config(resolve_source(name), revision))
+
+
 def refuse_uncuttable(config: Any, max_context: int) -> None:
     """Raises UserError for a model whose cache cannot be cut back, naming the reason.
 
@@ -222,13 +227,20 @@ def _cannot_load(source: str, error: Exception) -> UserError:
 
 
 def _context(config: Any, asked: int | None) -> int:
-    limit = int(getattr(config, "max_position_embeddings", None) or DEFAULT_CONTEXT)
-    if asked is not None and asked > limit:
+    limit = _limit(config)
+    if asked is None:
+        return DEFAULT_CONTEXT if limit is None else min(limit, DEFAULT_CONTEXT)
+    if limit is not None and asked > limit:
         raise UserError(
             f"the longest conversation may need {asked} positions, more than the target's limit of {limit};"
-            " ask for shorter prompts or fewer --max-new-tokens"
+            f" leave such prompts out with --max-context {limit}, or lower --max-new-tokens"
         )
-    return min(limit, DEFAULT_CONTEXT) if asked is None else asked
+    return asked
+
+
+def _limit(config: Any) -> int | None:
+    found = getattr(config, "max_position_embeddings", None)
+    return int(found) if found else None
 
 
 def _uncuttable(config: Any, reason: str) -> UserError:

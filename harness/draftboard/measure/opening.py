@@ -10,18 +10,16 @@ from pathlib import Path
 from draftboard.errors import UserError
 from draftboard.measure import loading
 from draftboard.measure.arms import LiveArm, build_arm, left_out
-from draftboard.measure.events import Begun, Failed, Send
+from draftboard.measure.events import Begun, Failed, Note, Send
 from draftboard.measure.machine import environment
 from draftboard.measure.plan import Plan
 from draftboard.measure.prompts import Template
+from draftboard.measure.room import left_out_words, make_room
 from draftboard.measure.sampling import Randomness, Sampler
 from draftboard.measure.target import TargetModel
 from draftboard.record.environment import fingerprint, testbed
 from draftboard.record.records import SCHEMA, Generation, RunRecord, TaskRef
 from draftboard.record.tasks import Prompt, Task, load_task
-
-_TEMPLATE_SLACK = 64
-"""Positions a turn for what a template adds and for a reply that tokenises longer than it was."""
 
 
 @dataclass(slots=True)
@@ -35,6 +33,8 @@ class Opened:
     target: TargetModel
     sampler: Sampler
     arms: list[LiveArm]
+    left_out: dict[str, int]
+    """Prompts that may need more positions than the plan allows, with what they may need."""
 
     @property
     def baseline(self) -> LiveArm:
@@ -46,9 +46,12 @@ def open_run(plan: Plan, send: Send, errors: Mapping[int, str], before: RunRecor
     """Loads and builds what `plan` names. `errors` are the arms, by index, that already failed; `before` is
     the record of the run that is being continued."""
     task = _task(plan)
-    prompts = task.sample(plan.limit, plan.sampling.seed)
     template = Template(loading.load_tokenizer(loading.resolve_source(plan.target), plan.revision), task)
-    target = _target(plan, _needed_context(plan, template, prompts))
+    limit = loading.position_limit(plan.target, plan.revision)
+    room = make_room(plan, template, task.sample(plan.limit, plan.sampling.seed), limit)
+    if room.left_out:
+        send(Note(left_out_words(room, plan.max_context)))
+    target = _target(plan, room.positions)
     sampler = Sampler(plan.sampling, Randomness(plan.sampling.seed, target.device))
     common = _common(plan, task, target)
     arms = []
@@ -64,7 +67,7 @@ def open_run(plan: Plan, send: Send, errors: Mapping[int, str], before: RunRecor
                 send(Failed(index, str(arms[-1].error)))
                 raise SystemExit("memory ran out; the next worker process goes on without this arm")
     _refuse_twins(arms)
-    return Opened(plan, task, prompts, template, target, sampler, arms)
+    return Opened(plan, task, room.prompts, template, target, sampler, arms, dict(room.left_out))
 
 
 def run_record(run_id: str, opened: Opened) -> RunRecord:
@@ -87,6 +90,7 @@ def run_record(run_id: str, opened: Opened) -> RunRecord:
         repeats=plan.repeats,
         warmup_replies=plan.warmup,
         prompt_ids=tuple(prompt.id for prompt in opened.prompts),
+        left_out=opened.left_out,
         command=plan.command,
         environment=here,
         fingerprint=fingerprint(here, dtype),
@@ -111,16 +115,6 @@ def _target(plan: Plan, max_context: int) -> TargetModel:
         revision=plan.revision,
         max_context=max_context,
     )
-
-
-def _needed_context(plan: Plan, template: Template, prompts: Sequence[Prompt]) -> int:
-    """Positions that the longest conversation of the run can need."""
-
-    def need(prompt: Prompt) -> int:
-        ids = template.ids(prompt.turns, [""] * (len(prompt.turns) - 1))
-        return len(ids) + len(prompt.turns) * (plan.max_new_tokens + _TEMPLATE_SLACK)
-
-    return max(need(prompt) for prompt in prompts)
 
 
 def _common(plan: Plan, task: Task, target: TargetModel) -> list[object]:

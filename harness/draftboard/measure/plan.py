@@ -38,6 +38,8 @@ class Plan:
     """Seconds that each arm runs under sampling after all timing; 0 for no such pass."""
     verify_repeats: int = 1
     """Forwards timed for each number of rows of T_verify(m)."""
+    max_context: int | None = None
+    """The most positions that the caches may hold; None for as many as the prompts need."""
     command: str = ""
 
     @property
@@ -68,6 +70,7 @@ def plans(suite: Suite, root: str, command: str, device: str = "auto") -> list[P
             arms=suite.arms,
             thinking=suite.thinking,
             telemetry_s=suite.telemetry_s,
+            max_context=suite.max_context,
             verify_repeats=suite.verify_repeats,
             command=command,
         )

@@ -342,3 +342,5 @@ class RunRecord:
     idle: Window | None = None
     """The devices at rest, target loaded: what net energy is reckoned from."""
     idle_missing: str | None = "not sampled"
+    left_out: dict[str, int] = field(default_factory=dict)
+    """Prompts drawn and not run, since they may need more positions than were allowed, with that need."""

@@ -85,6 +85,9 @@ class Suite:
     """True when the suite is too short for its figures to be quoted."""
     telemetry_s: float = 15.0
     """Seconds that each arm runs under sampling after all timing; 0 for no such pass."""
+    max_context: int | None = None
+    """The most positions that the caches may hold; prompts that may need more are left out. None: as many as
+    the prompts need."""
     verify_repeats: int = 9
     """Forwards timed for each number of rows of T_verify(m), after all replies."""
 
@@ -146,6 +149,7 @@ _LEAST = {
     "temperature": 0,
     "top_k": 1,
     "telemetry_s": 0,
+    "max_context": 1,
     "verify_repeats": 1,
 }
 

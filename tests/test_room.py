@@ -1,0 +1,117 @@
+"""`--max-context`: caches hold what the prompts need, and no more than was allowed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from draftboard.errors import UserError
+from draftboard.measure import runner
+from draftboard.measure.events import Event, Note
+from draftboard.measure.loading import load_target, position_limit
+from draftboard.measure.plan import Plan
+from draftboard.measure.prompts import Template
+from draftboard.measure.room import make_room
+from draftboard.measure.sampling import Randomness, Sampler
+from draftboard.record.records import Sampling
+from draftboard.record.store import Store, load
+from draftboard.record.suites import ArmSpec, load_suite
+from draftboard.record.tasks import load_task
+from draftboard_drafters import draft_model
+from tiny import tiny_model, tiny_target
+from tiny_folder import byte_tokenizer, save_tiny_folder
+
+CPU = torch.device("cpu")
+
+
+def save_task(root: Path) -> None:
+    """Prompts of 5, 50 and 120 letters, which are as many tokens; a chat adds 21."""
+    folder = root / "tasks" / "letters"
+    folder.mkdir(parents=True)
+    rows = [{"id": f"p{n}", "category": "c", "turns": ["a" * n]} for n in (5, 50, 120)]
+    (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "task.toml").write_text(
+        'title = "Letters"\nversion = 1\nlicence = "CC0-1.0"\norigin = "made for a test"\n'
+        'analysis = "nothing"\ntemplate = "target"\nturns = 1\n'
+    )
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    save_task(tmp_path)
+    return Plan(
+        suite="test", indicative=False, target=str(save_tiny_folder(tmp_path / "target")), revision=None,
+        dtype="float32", device="cpu", plugins="draftboard_drafters", baseline="none", task="letters",
+        root=str(tmp_path), limit=None, max_new_tokens=8, repeats=1, warmup=1, sampling=Sampling(),
+        arms=(ArmSpec("none"), ArmSpec("ngram", 3)),
+    )  # fmt: skip
+
+
+def room_of(plan: Plan, limit: int | None = 1024):
+    task = load_task(plan.task, Path(plan.root))
+    return make_room(plan, Template(byte_tokenizer(), task), task.sample(None, 0), limit)
+
+
+def test_by_default_there_is_room_for_the_longest_prompt_and_no_more(plan: Plan) -> None:
+    found = room_of(plan, limit=131_072)
+    assert (len(found.prompts), found.left_out) == (3, {})
+    assert 120 + 8 < found.positions < 120 + 8 + 100
+
+
+def test_prompts_that_do_not_fit_are_left_out_and_named(plan: Plan) -> None:
+    whole = room_of(plan)
+    found = room_of(replace(plan, max_context=whole.positions - 1))
+    assert {prompt.id for prompt in found.prompts} == {"p5", "p50"}
+    assert found.left_out == {"p120": whole.positions}
+    assert found.positions == whole.positions - 70, "the cache holds what the rest needs"
+    assert room_of(replace(plan, max_context=whole.positions)) == whole
+
+
+def test_what_cannot_be_is_refused_in_one_line(plan: Plan) -> None:
+    with pytest.raises(UserError, match="--max-context 2000 is more than the target's own limit of 1024"):
+        room_of(replace(plan, max_context=2000))
+    assert len(room_of(replace(plan, max_context=2000), limit=None).prompts) == 3
+    least = min(room_of(plan).positions - 115, 1024)
+    with pytest.raises(UserError, match=f"no prompt .* the shortest may need {least} positions; raise it"):
+        room_of(replace(plan, max_context=least - 1))
+
+
+def test_a_run_records_its_room_and_whom_it_left_out(plan: Plan, tmp_path: Path) -> None:
+    events: list[Event] = []
+    chosen = replace(plan, max_context=150)
+    out = runner.run_plan(chosen, Store(tmp_path / "out"), events.append, start_method="fork")
+    run, arms = load(out.folder)
+    assert sorted(run.prompt_ids) == ["p5", "p50"] and run.task.prompts == 2
+    assert list(run.left_out) == ["p120"] and run.left_out["p120"] > 150 >= run.target.max_context
+    assert [len(arm.traces) for arm in arms] == [2, 2] and not any(arm.error for arm in arms)
+    assert any(isinstance(e, Note) and "p120" in e.text and "--max-context 150" in e.text for e in events)
+
+
+def test_a_suite_may_set_it_and_refuses_nonsense() -> None:
+    suite = load_suite("smoke")
+    assert suite.max_context is None and suite.override(max_context=512).max_context == 512
+    with pytest.raises(UserError, match="max_context must be at least 1, found 0"):
+        suite.override(max_context=0)
+
+
+def test_a_target_with_a_long_limit_takes_memory_for_what_is_asked(tmp_path: Path) -> None:
+    tiny_model("llama", max_position_embeddings=131_072).save_pretrained(tmp_path)
+    assert position_limit(str(tmp_path)) == 131_072
+    target = load_target(str(tmp_path), dtype=torch.float32, device=CPU, max_context=300)
+    assert target.max_context == target.forward.cache.capacity == 300
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(131_072, 200), (96, 96)])
+def test_a_draft_model_holds_no_more_than_its_target(tmp_path: Path, limit: int, expected: int) -> None:
+    save_tiny_folder(tmp_path)
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "max_position_embeddings": limit}))
+    target = tiny_target(vocab_size=260, max_context=200)
+    target.tokenizer = byte_tokenizer()
+    sampler = Sampler(Sampling(), Randomness(0, CPU))
+    drafter = draft_model.build(target, sampler, num_speculative_tokens=2, model=str(tmp_path))
+    assert drafter.model.max_context == expected
