@@ -168,3 +168,11 @@ def test_telemetry_process_imports_no_torch() -> None:
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(("seconds", "period"), [(15.0, 0.5), (6.0, 0.2), (1.0, 0.1), (0.3, 0.1)])
+def test_telemetry_polls_a_processor_thirty_times_a_window_and_a_gpu_ten_times_a_second(
+    seconds: float, period: float
+) -> None:
+    assert Request.of_window(seconds, 1, ()).period_s == pytest.approx(period)
+    assert Request.of_window(seconds, 1, (GpuRef("a", None, None, 1),)).period_s == 0.1

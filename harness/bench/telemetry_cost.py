@@ -31,6 +31,8 @@ from draftboard.record.records import Sampling
 from draftboard.record.tasks import load_task
 
 ROOT = Path(__file__).resolve().parents[2]
+WINDOW_S = 15.0
+"""As long as the windows of the suites whose figures are for keeps: it decides how often is polled."""
 
 
 def main() -> None:
@@ -61,7 +63,7 @@ def race(repeats: int, tokens: int, prompts: int, device: str) -> tuple[dict[str
     texts = [template.ids(prompt.turns[:1], []) for prompt in task.sample(prompts, 0)]
     decode(target, plain, torch.tensor(texts[0], device=where), sampler, clock, max_new_tokens=tokens)  # warm
     ms, count = {"on": 0.0, "off": 0.0}, {"on": 0, "off": 0}
-    with Telemetry(Request(os.getpid(), gpus_of(where))) as telemetry:
+    with Telemetry(Request.of_window(WINDOW_S, os.getpid(), gpus_of(where))) as telemetry:
 
         def answer(name: str, ids: list[int]) -> Reply:
             if name == "on":

@@ -81,7 +81,7 @@ def _open(device: torch.device, seconds: float) -> Sampler | NullSampler:
     if not seconds:
         return NullSampler(NOT_ASKED)
     try:
-        return open_sampler(Request(os.getpid(), gpus_of(device)))
+        return open_sampler(Request.of_window(seconds, os.getpid(), gpus_of(device)))
     except Exception as error:
         return NullSampler(f"error: {describe(error)}")
 

@@ -26,6 +26,13 @@ class Request:
     gpus: tuple[GpuRef, ...] = ()
     period_s: float = 0.1
 
+    @staticmethod
+    def of_window(seconds: float, pid: int, gpus: tuple[GpuRef, ...]) -> Request:
+        """For windows of so many seconds. Without a GPU a poll takes time from the processor that is
+        measured, so there are thirty polls a window, between two and ten a second; with one, ten a second."""
+        period = 0.1 if gpus else min(0.5, max(0.1, seconds / 30))
+        return Request(pid, gpus, period)
+
 
 Command = Literal["begin", "end"]
 """Each is answered: "begin" by True once the window is open, "end" by the `Window`."""
