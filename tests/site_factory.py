@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from draftboard.record.records import Arm, Claim, TaskRef, Weights
+from draftboard.record.history import Ruled, Said, append
+from draftboard.record.records import Arm, Claim, TaskRef, Trace, Weights
 from draftboard.record.store import Store
-from record_factory import GUESSING, make_run, random_arms
+from record_factory import ENVIRONMENT, GUESSING, make_run, random_arms
 
 ROOT = Path(__file__).resolve().parents[1]
 HOSTILE = (
@@ -63,6 +65,46 @@ def write_methods(store: Store, tasks: tuple[str, ...] = ("chat", "code", "copy"
                 own = {"id": f"m{number}k{k}", "drafter": f"method{number}", "card": card, "k": k}
                 arms.append(replace(arm, traces=traces, weights=weights, **own))
         write(store, seed, task, arms=arms, prompts=prompts, verify_ms={"1": 8.0, "5": 11.0, "9": 14.0})
+
+
+def write_series(store: Store, factors: Sequence[float], prompts: int = 4) -> None:
+    """A run a month of the same arms; a factor lengthens all times of the drafting arm in its run."""
+    base, arm = random_arms(1, prompts)
+    for number, factor in enumerate(factors):
+        where = replace(ENVIRONMENT, git_sha=f"{number:x}" * 40)
+        slow = replace(arm, traces=tuple(_longer(trace, factor) for trace in arm.traces))
+        when = f"2026-{number + 1:02}-01T00:00:00Z"
+        more: dict[str, Any] = {"run": f"m{number}", "created_utc": when, "environment": where}
+        write(store, 1, "chat", arms=[base, slow], prompts=prompts, **more)
+
+
+def _longer(trace: Trace, factor: float) -> Trace:
+    assert trace.rounds is not None
+    spans = ("draft_ms", "verify_ms", "commit_ms")
+    longer = {name: tuple(ms * factor for ms in getattr(trace.rounds, name)) for name in spans}
+    decode, rest = trace.decode_ms * factor, trace.wall_ms - trace.decode_ms
+    return replace(trace, rounds=replace(trace.rounds, **longer), decode_ms=decode, wall_ms=rest + decode)
+
+
+def write_rulings(root: Path, lengths: Sequence[float], **changes: Any) -> None:
+    """A ruling a day on plain decoding and one drafting arm of these acceptance lengths."""
+    for number, length in enumerate(lengths):
+        said = Said("gate", "guess-k4", "arm00001", length, length / 2, 30.0, 0.0, -0.01, 0.01, "tiny-target")
+        plain = replace(said, arm="plain", arm_id="base0001", acceptance_length=1.0, speedup=1.0)
+        made = Ruled(
+            schema=1,
+            created_utc=f"2026-03-{number + 1:02}T00:00:00+00:00",
+            against="accepted",
+            commit=f"{number:x}" * 40,
+            dirty=False,
+            suite="gate",
+            fingerprint="f" * 12,
+            testbed="tiny-cpu",
+            outcome="pass",
+            sessions=1,
+            arms=(plain, said),
+        )
+        append(root, replace(made, **changes))
 
 
 class Elements(HTMLParser):

@@ -35,6 +35,16 @@ def test_a_ruling_is_kept_as_it_was(ruled: Ruled, tmp_path: Path) -> None:
     append(tmp_path, ruled)
     assert read(tmp_path) == [ruled]
     assert (ruled.outcome, len(ruled.arms), ruled.commit) == ("pass", 2, "0" * 40)
+    assert {one.target for one in ruled.arms} == {"tiny-target"}
+
+
+def test_an_entry_of_before_its_target_was_kept_is_read(ruled: Ruled, tmp_path: Path) -> None:
+    path = append(tmp_path, ruled)
+    data = json.loads(path.read_text())
+    for arm in data["arms"]:
+        del arm["target"]
+    path.write_text(json.dumps(data))
+    assert {one.target for (found,) in [read(tmp_path)] for one in found.arms} == {None}
 
 
 def test_nothing_measured_is_no_entry() -> None:
@@ -135,6 +145,8 @@ def test_a_step_is_found_where_it_is() -> None:
 def test_two_steps() -> None:
     found = find_steps([*level(10, 6), *level(9, 6, 1), *level(11, 6, 2)])
     assert [step.index for step in found] == [6, 12]
+    levels = [(step.before, step.after) for step in found]
+    assert levels == [pytest.approx((10, 9), rel=0.01), pytest.approx((9, 11), rel=0.01)]
 
 
 @pytest.mark.parametrize("place", range(12))

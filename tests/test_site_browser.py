@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from draftboard.show.collect import read_all
 from draftboard.show.web import shared
 from draftboard.show.web.boards import make_front
 from record_factory import ENVIRONMENT, GUESSING, random_arms
-from site_factory import HOSTILE, ROOT, write, write_methods
+from site_factory import HOSTILE, ROOT, write, write_methods, write_rulings
 
 PATIENCE_MS = 120_000
 """A busy machine may take its time; nothing is asserted about it."""
@@ -277,6 +278,7 @@ def test_axe_finds_nothing_serious_in_telemetry_and_trends(browser, tmp_path, sc
         when = f"2026-0{number + 1}-01T00:00:00Z"
         more = {"run": f"m{number}", "created_utc": when, "environment": gpu}
         write(store, number, "chat", arms=[base, arm], prompts=6, **more)
+    write_rulings(store.root, (4.0, 4.0, 4.0, 3.6, 3.6, 3.6))
     site.build(store, out, ROOT)
     assert "gpu_busy_pct over time" in arm_page(out, "guess-k4-arm00001-chat.html").read_text()
     for file in (out / "index.html", out / "trends.html", arm_page(out, "guess-k4-arm00001-chat.html")):
@@ -284,6 +286,36 @@ def test_axe_finds_nothing_serious_in_telemetry_and_trends(browser, tmp_path, sc
             assert file.name == "index.html" or page.locator("svg.plot").count() > 0
             found += [(file.name, *one) for one in serious(page, rules)]
     assert found == []
+
+
+def contrast(page: Any, element: str, colour: str) -> float:
+    """WCAG 2.1's contrast of an element's colour with the page's."""
+
+    def luminance(text: str) -> float:
+        parts = [float(part) / 255 for part in re.findall(r"[\d.]+", text)[:3]]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    own = page.locator(element).first.evaluate(f"e => getComputedStyle(e).{colour}")
+    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    dark, light = sorted((luminance(own), luminance(paper)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_step_can_be_seen_and_read(browser, tmp_path, scheme):
+    store = Store(tmp_path / "results")
+    write_rulings(store.root, (4.0, 4.0, 4.0, 3.6, 3.6, 3.6))
+    site.build(store, tmp_path / "out", ROOT)
+    with opened(browser, tmp_path / "out" / "trends.html", color_scheme=scheme) as page:
+        heights = page.locator("svg .step").evaluate_all(
+            "all => all.map(e => e.getBoundingClientRect().height)"
+        )
+        assert len(heights) == 2 and min(heights) > 50
+        assert page.locator("svg text", has_text="-10.0%").count() == 2
+        assert page.get_by_text("E[L]: a step at 3333333", exact=False).is_visible()
+        assert contrast(page, "svg .step", "stroke") > 4.5 and contrast(page, "svg text", "fill") > 4.5
+        assert contrast(page, "svg .line", "stroke") > 3
 
 
 def test_axe_would_find_a_fault(browser, built):

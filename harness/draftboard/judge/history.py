@@ -21,7 +21,8 @@ deviation 1. A few steps or spikes do not reach it; a series that jumps to and f
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """From the figure at `index` on the level is `after` and no longer `before`."""
+    """From the figure at `index` on the level is `after` and no longer `before`: medians of the figures up to
+    the steps next to it."""
 
     index: int
     before: float
@@ -37,18 +38,20 @@ def find_steps(values: Sequence[float | None]) -> tuple[Step, ...]:
     """
     known = [(i, value) for i, value in enumerate(values) if value is not None and value > 0]
     logs = [math.log(value) for _, value in known]
-    return tuple(_search(known, max(math.log1p(MIN_STEP), NOISES * _noise(logs))))
+    places = _search(logs, max(math.log1p(MIN_STEP), NOISES * _noise(logs)))
+    parts = pairwise([0, *places, len(known)])
+    levels = pairwise(median(value for _, value in known[a:b]) for a, b in parts if b > a)
+    return tuple(Step(known[at][0], *sides) for at, sides in zip(places, levels, strict=True))
 
 
-def _search(known: Sequence[tuple[int, float]], least: float) -> list[Step]:
-    logs = [math.log(value) for _, value in known]
-    splits = range(MIN_SIDE, len(known) - MIN_SIDE + 1)
+def _search(logs: Sequence[float], least: float, start: int = 0) -> list[int]:
+    """Where new levels begin, counted from `start` at the first of `logs`."""
+    splits = range(MIN_SIDE, len(logs) - MIN_SIDE + 1)
     best = min(splits, key=lambda at: _scatter(logs, at), default=None)
     if best is None or abs(median(logs[best:]) - median(logs[:best])) <= least:
         return []
-    left, right = known[:best], known[best:]
-    before, after = (median(value for _, value in part) for part in (left, right))
-    return [*_search(left, least), Step(known[best][0], before, after), *_search(right, least)]
+    left, right = logs[:best], logs[best:]
+    return [*_search(left, least, start), start + best, *_search(right, least, start + best)]
 
 
 def _scatter(logs: Sequence[float], at: int) -> float:

@@ -40,4 +40,5 @@ def _said(arm: ArmChange) -> Said:
         time_change=arm.pace.log,
         time_change_lo=arm.pace.lo,
         time_change_hi=arm.pace.hi,
+        target=arm.candidate.run.target.id,
     )

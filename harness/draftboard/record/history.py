@@ -32,6 +32,8 @@ class Said:
     time_change: float | None
     time_change_lo: float | None
     time_change_hi: float | None
+    target: str | None = None
+    """None in files of before it was kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from draftboard.errors import UserError
 from draftboard.record.accepted import read_ledger
+from draftboard.record.history import read
 from draftboard.record.store import Store, load
 from draftboard.show.collect import RunRows, summarise
 from draftboard.show.web import cache, shared
@@ -29,7 +30,8 @@ def build(store: Store, out: Path, root: Path, base_url: str = "") -> Path:
     last = cache.load(out, renderer.stamp)
     runs = _runs(renderer, dict(_folders(store)), last)
     written = [name for run in runs.values() for name in run.pages]
-    for name, text in shared.pages(renderer, [run.rows for run in runs.values()], _accepted(store)):
+    rows, history = [run.rows for run in runs.values()], read(store.root)
+    for name, text in shared.pages(renderer, rows, _accepted(store), history):
         cache.write(out / name, text)
         written.append(name)
     for name in set(last.written) - set(written):
@@ -102,7 +104,7 @@ def _all_pages(renderer: Renderer, store: Store) -> Iterator[tuple[str, str]]:
         run, arms = load(records)
         found.append(summarise(folder, run, arms))
         yield from run_pages(renderer, folder, found[-1], arms)
-    yield from shared.pages(renderer, found, _accepted(store))
+    yield from shared.pages(renderer, found, _accepted(store), read(store.root))
 
 
 def _compare(file: Path, expected: str) -> None:

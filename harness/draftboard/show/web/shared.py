@@ -8,6 +8,7 @@ from draftboard.judge.lossless import DEFINITION as LOSSLESS
 from draftboard.judge.metrics import METRICS
 from draftboard.judge.positions import CONDITIONAL, UNCONDITIONAL
 from draftboard.judge.worth import DEFINITION as WORTH
+from draftboard.record.history import Ruled
 from draftboard.show.collect import RunRows
 from draftboard.show.export import FIELDS, records
 from draftboard.show.web import badges, documents, hardware
@@ -15,6 +16,7 @@ from draftboard.show.web.boards import make_front
 from draftboard.show.web.documents import DOCUMENTS
 from draftboard.show.web.page import PLOTTED
 from draftboard.show.web.renderer import Renderer
+from draftboard.show.web.rulings import make_rulings
 from draftboard.show.web.trends import make_trends
 
 TAKEN = (*FIELDS[: FIELDS.index("run") + 1], "arm", "origin", "indicative", "reasons", "error")
@@ -22,16 +24,20 @@ TAKEN = (*FIELDS[: FIELDS.index("run") + 1], "arm", "origin", "indicative", "rea
 
 
 def pages(
-    renderer: Renderer, found: Sequence[RunRows], accepted: Collection[tuple[str, str]]
+    renderer: Renderer,
+    found: Sequence[RunRows],
+    accepted: Collection[tuple[str, str]],
+    history: Sequence[Ruled],
 ) -> Iterator[tuple[str, str]]:
-    """Paths and texts. `accepted` has run and arm of what changes are compared with."""
+    """Paths and texts. `accepted` has run and arm of what changes are compared with, `history` what the gate
+    said, oldest first."""
     front = make_front(found)
     rows = [[record[name] for name in TAKEN] for record in records(front.records)]
     data = {"fields": TAKEN, "rows": rows}
     terms = {name: text for name, _, text in definitions()}
     yield "index.html", renderer.page("index.html.j2", "index.html", front=front, data=data, terms=terms)
     yield "definitions.html", renderer.page("definitions.html.j2", "definitions.html", terms=definitions())
-    yield "trends.html", _trends(renderer, found, accepted)
+    yield "trends.html", _trends(renderer, found, accepted, history)
     for one in DOCUMENTS:
         text = documents.render(one, renderer.root)
         yield one.path, renderer.page("document.html.j2", one.path, title=one.title, text=text)
@@ -39,11 +45,17 @@ def pages(
     yield from renderer.assets().items()
 
 
-def _trends(renderer: Renderer, found: Sequence[RunRows], accepted: Collection[tuple[str, str]]) -> str:
-    made = make_trends(found, accepted)
+def _trends(
+    renderer: Renderer,
+    found: Sequence[RunRows],
+    accepted: Collection[tuple[str, str]],
+    history: Sequence[Ruled],
+) -> str:
+    made, said = make_trends(found, accepted), make_rulings(history)
     times = sum(len(trend.lines) for trend in made)
     once = sum(not row.baseline for one in found for row in one.rows) - times
-    return renderer.page("trends.html.j2", "trends.html", trends=made, once=once, plotted=PLOTTED)
+    more = {"trends": made, "rulings": said, "once": once, "plotted": PLOTTED}
+    return renderer.page("trends.html.j2", "trends.html", **more)
 
 
 def definitions() -> list[tuple[str, str, str]]:

@@ -106,6 +106,12 @@ class Plot:
         at = self.at_y(y)
         return tag("line", class_="rule", x1=self.left, x2=self.width - self.right, y1=at, y2=at)
 
+    def mark(self, x: float, words: str) -> Markup:
+        """A line from top to bottom at a value of the x axis, with words above it."""
+        at = self.at_x(x)
+        upright = tag("line", class_="step", x1=at, x2=at, y1=self.top, y2=self.height - self.bottom)
+        return upright + text(words, at, self.top - 5, "middle")
+
     def line(self, points: Iterable[tuple[float, float]], class_: str) -> Markup:
         """A line through points."""
         return tag("polyline", class_=class_, points=self._points(points))
