@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import cast
 
 import numpy as np
@@ -34,6 +34,9 @@ class Memory:
 
     def begin(self, taps: tuple[int, ...]) -> None:
         self.text: tuple[int, ...] = ()
+
+    def prepare(self, rows: Iterable[int]) -> None:
+        pass
 
     def prefill(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         return en.table(0, (), self.size)[None], torch.empty(1, 0, 1)

@@ -28,9 +28,10 @@ def verify_curve(
 ) -> dict[int, float]:
     """Median milliseconds of one forward by its number of rows, after `context` cached positions."""
     clock, context = Clock(target.device), max(1, min(context, target.max_context - max(rows)))
-    target.begin(())
-    target.prefill(torch.zeros(context, dtype=torch.long, device=target.device))
     fitting = [m for m in rows if context + m <= target.max_context]
+    target.begin(())
+    target.prepare(fitting)
+    target.prefill(torch.zeros(context, dtype=torch.long, device=target.device))
     curve = {m: _forward_ms(target, clock, context, m, repeats) for m in fitting}
     target.begin(())
     return curve

@@ -78,6 +78,7 @@ def decode(
     if len(prompt_ids) == 0:
         raise UserError("the prompt has no tokens, and a reply needs something to follow; give at least one")
     target.begin(drafter.taps)
+    target.prepare(range(1, drafter.num_speculative_tokens + 2))
     began = clock.now_ms()
     with clock.span("prefill") as prefill:
         logits, features = target.prefill(prompt_ids)

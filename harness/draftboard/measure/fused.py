@@ -6,6 +6,7 @@ into one, gate and up joined into one, rotary tables made once, and no mask wher
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,14 +97,39 @@ class FusedForward:
     def run(self, ids: Tensor, taps: tuple[int, ...], last_only: bool) -> tuple[Tensor, Tensor]:
         """Appends ids [m] to the cache. Returns logits [m or 1, V] and features [m, L, H]."""
         place = self.cache.reserve(len(ids))
-        angles, mask = self.rotation.at(place), self._mask(place)
+        found = self._through(self._attention, ids, place, self._mask(place), taps, last_only)
+        self.cache.length = place.stop
+        return found
+
+    def run_at(self, ids: Tensor, places: Tensor, width: int, taps: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """`run` for places that only the device knows, so that one CUDA graph serves them all.
+
+        ids int64 [m] enter the cache at `places` int64 [m], ascending and below `width`. Whatever the places,
+        the same operators run over the first `width` cached positions, and a mask hides those that a row may
+        not see. `cache.length` stays as it is. Returns logits [m, V] and features [m, L, H].
+        """
+        columns = torch.arange(width, device=ids.device)
+        group = self.heads // self.kv_heads
+        mask = additive(columns <= places.unsqueeze(1), group, self.embedding.dtype)
+        return self._through(self._attention_at, ids, places, mask, taps, last_only=False)
+
+    def _through(
+        self,
+        attention: Callable[..., Tensor],
+        ids: Tensor,
+        place: slice | Tensor,
+        mask: Tensor | None,
+        taps: tuple[int, ...],
+        last_only: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """Embedding, blocks and head; `attention` is one of the two below, with the place that it takes."""
+        angles = self.rotation.at(place)
         x = self.embed(ids)
         states = {0: x}
         for index, block in enumerate(self.blocks):
-            x = x + self._attention(block, self.cache.layers[index], x, place, angles, mask)
+            x = x + attention(block, self.cache.layers[index], x, place, angles, mask)
             x = x + self.mlp(block, x)
             states[index + 1] = x
-        self.cache.length = place.stop
         normed = states[FINAL_NORM] = self.final_norm(x if FINAL_NORM in taps or not last_only else x[-1:])
         features = (
             torch.stack([states[tap] for tap in taps], dim=1)
@@ -130,6 +156,14 @@ class FusedForward:
         keys, values = store.narrow(1, 0, place.stop).chunk(2)
         if place.start == 0 and len(x) > 1:
             return block.out(_prefill_attention(query, keys, values))
+        return block.out(attend(query, keys, values, mask))
+
+    def _attention_at(
+        self, block: Block, store: Tensor, x: Tensor, places: Tensor, angles: Tensor, mask: Tensor
+    ) -> Tensor:
+        query, fresh = torch.split(self.project(block, x, angles), [self.heads, 2 * self.kv_heads], dim=1)
+        store.index_copy_(1, places, fresh.transpose(0, 1))
+        keys, values = store.narrow(1, 0, mask.shape[-1]).chunk(2)
         return block.out(attend(query, keys, values, mask))
 
     def project(self, block: Block, x: Tensor, angles: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from filelock import FileLock, Timeout
 
 from draftboard.errors import UserError
 from draftboard.measure.events import Begun, Event, Failed, Finished, Note, Ready, Refused, Replied, Watcher
+from draftboard.measure.memory import with_memory
 from draftboard.measure.out_of_memory import death_words
 from draftboard.measure.plan import Plan
 from draftboard.measure.session import replies_in
@@ -27,7 +28,7 @@ from draftboard.measure.telemetry_pass import with_telemetry
 from draftboard.measure.worker import work
 from draftboard.record.codec import from_json
 from draftboard.record.journal import Journal
-from draftboard.record.records import Arm, Json, Losslessness, RunRecord, Trace, Validity
+from draftboard.record.records import Arm, Json, Losslessness, RunRecord, TargetRef, Trace, Validity
 from draftboard.record.store import Store
 
 
@@ -94,8 +95,9 @@ def assemble(journal: Journal) -> tuple[RunRecord, list[Arm]]:
         arm = from_json(Arm, data)
         traces = tuple(trace for place, trace in replies.items() if place[0] == arm.id)
         arms.append(_finished(arm, traces, errors.get(index), disturbed, closed))
-    run = replace(from_json(RunRecord, opened["record"]), verify_ms=closed["verify_ms"])
-    return with_telemetry(run, arms, journal)
+    run = from_json(RunRecord, opened["record"])
+    run = replace(run, target=from_json(TargetRef, closed["target"]), verify_ms=closed["verify_ms"])
+    return with_telemetry(run, with_memory(arms, journal), journal)
 
 
 def _finished(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from draftboard.measure.fused import FusedForward, fits
+from draftboard.measure.graphs import LEAST_WIDTH, CudaRecorder, Graphs, Recorder
 from draftboard.measure.module_forward import ModuleForward
 from draftboard.measure.source_model import ReadOnce
 from draftboard.record.records import TargetRef
@@ -60,6 +62,10 @@ class TargetModel:
         with torch.inference_mode():
             self.forward: Forward = make(model, max_context)
         self._taps: tuple[int, ...] = ()
+        self.graphs: Graphs | None = None
+        self._run: Callable[..., tuple[Tensor, Tensor]] = self.forward.run
+        if self.device.type == "cuda":
+            self.use_graphs(CudaRecorder(self.device))
 
     @property
     def vocab_size(self) -> int:
@@ -76,6 +82,13 @@ class TargetModel:
         """Number of decoder blocks; as a tap it is the last block's raw output."""
         return int(self.config.num_hidden_layers)
 
+    def use_graphs(self, recorder: Recorder, least_width: int = LEAST_WIDTH) -> None:
+        """Replays from now on what `recorder` captures of the fused forward; see `Graphs`. A target on a GPU
+        begins with CUDA graphs. The module's own forward is left as it is."""
+        if isinstance(self.forward, FusedForward):
+            self.graphs = Graphs(self.forward, recorder, least_width)
+            self._run = self.graphs.run
+
     def begin(self, taps: tuple[int, ...]) -> None:
         """Empties the cache and sets the taps of the sequence to come."""
         wrong = [tap for tap in taps if not -1 <= tap <= self.num_layers]
@@ -84,13 +97,20 @@ class TargetModel:
         self.forward.cache.truncate(0)
         self._taps = taps
 
+    @torch.inference_mode()
+    def prepare(self, rows: Iterable[int]) -> None:
+        """Captures what the sequence to come needs; `rows` are the numbers of rows of its forwards. To be
+        called after `begin` and before the clock starts. Without a GPU there is nothing to do."""
+        if self.graphs is not None:
+            self.graphs.prepare(rows, self._taps)
+
     def prefill(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Runs the prompt, ids int64 [n]. Returns the last logits [1, V] and features [n, L, H]."""
-        return self.forward.run(ids, self._taps, last_only=True)
+        return self._run(ids, self._taps, last_only=True)
 
     def extend(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Appends ids int64 [m]. Returns logits [m, V] and features [m, L, H]."""
-        return self.forward.run(ids, self._taps, last_only=False)
+        return self._run(ids, self._taps, last_only=False)
 
     def truncate(self, length: int) -> None:
         """Forgets every position from `length` on, in O(1)."""
@@ -130,7 +150,15 @@ class TargetModel:
             weight_bytes=self.weight_bytes,
             max_context=self.max_context,
             forward=self.forward.name,
+            graphs=None if self.graphs is None else self.graphs.count,
+            graphs_missing=self._graphs_missing(),
         )
+
+    def _graphs_missing(self) -> str | None:
+        """Why no forward is replayed from a CUDA graph; None where some are."""
+        if self.graphs is not None:
+            return self.graphs.missing
+        return "not on a GPU" if self.device.type != "cuda" else "only the fused forward is captured"
 
 
 def model_stop_ids(model: Any) -> frozenset[int]:
