@@ -5,6 +5,7 @@
    FAKE_HANG    name            this call takes two seconds
    FAKE_STALL   name            this call takes two seconds by fake_stalled_us, which is added to FAKE_NOW_US
    FAKE_LOG     file            every init and shutdown is written there
+   FAKE_PID     number          the first process of the list; "parent" for the one that started this one
    FAKE_<X>     number          a reading, over its default */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -184,11 +185,16 @@ int nvmlDeviceGetPcieThroughput(gpu *g, u32 counter, u32 *kilobytes) {
 int nvmlDeviceGetEnforcedPowerLimit(gpu *g, u32 *milliwatts) { (void)g; ENTER; *milliwatts = 700000; return OK; }
 
 typedef struct { u32 pid; u64 used; u32 instance, compute; } process;
+static u32 first_pid(void) {
+    const char *named = getenv("FAKE_PID");
+    return named && !strcmp(named, "parent") ? (u32)getppid() : (u32)dictated("FAKE_PID", 100000);
+}
 static int list(u32 *count, process *p) {
     u32 there = (u32)dictated("FAKE_PROCESSES", 1), room = *count;
     *count = there;
     if (there > room) return TOO_SMALL;
-    for (u32 i = 0; i < there; i++) p[i].pid = 100000 + i;
+    u32 shown = there - (u32)dictated("FAKE_HIDDEN", 0);  /* the last ones have no id */
+    for (u32 i = 0; i < there; i++) p[i].pid = i < shown ? first_pid() + i : 0;
     return OK;
 }
 int nvmlDeviceGetComputeRunningProcesses_v3(gpu *g, u32 *n, process *p) { (void)g; ENTER; return list(n, p); }

@@ -22,11 +22,15 @@ from draftboard.record.codec import to_json
 STALLED_US = ctypes.c_uint64.in_dll(ctypes.CDLL("libnvidia-ml.so.1"), "fake_stalled_us")
 """What calls have taken of time by the stand-in, which does not wait."""
 
+OWN_PID = 100000
+"""The first process in the stand-in's list, unless FAKE_PID names another."""
+
 
 def drive(gpus: list[dict[str, Any]], steps: list[dict[str, Any]]) -> dict[str, Any]:
     """One backend from opening to closing; a step is a moment, what happens then, and readings dictated."""
     STALLED_US.value = 0
-    backend = NvmlBackend([GpuRef(**gpu) for gpu in gpus])
+    private = bool(os.environ.get("FAKE_PRIVATE"))
+    backend = NvmlBackend([GpuRef(**gpu) for gpu in gpus], OWN_PID, private=private)
     windows, found = Windows([backend], 1.0), []
     for step in steps:
         _set_clock(step["at"])

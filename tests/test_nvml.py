@@ -194,13 +194,6 @@ def test_nvml_a_slice_that_nobody_names_is_its_card_and_says_so() -> None:
     assert window.devices[0].kind == "gpu" and "not known" in window.devices[0].notes[0]
 
 
-@pytest.mark.parametrize("listed, foreign", [("1", {0.0}), ("3", {2.0}), ("0", None)])
-def test_nvml_all_processes_but_one_are_foreign(listed: str, foreign: set[float] | None) -> None:
-    one = series(scenario(FAKE_PROCESSES=listed))["foreign_processes"]
-    assert (set(one.values) or None) == foreign
-    assert foreign is not None or one.status == "not_sampled"
-
-
 def test_nvml_init_and_shutdown_are_balanced(tmp_path: Path) -> None:
     log = tmp_path / "log"
     failed = {"FAKE_REFUSE": "nvmlInitWithFlags=9"}

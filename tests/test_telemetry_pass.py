@@ -90,6 +90,7 @@ def test_telemetry_pass_puts_gpus_into_records_and_reasons_into_rows(
     gpu = GpuRef("Fake GPU", UUIDS[1], None, MEMORY)
     monkeypatch.setattr(telemetry_pass, "gpus_of", lambda device: (gpu,))
     monkeypatch.setenv("LD_LIBRARY_PATH", library())
+    monkeypatch.setenv("FAKE_PID", "parent")
     monkeypatch.setenv("FAKE_PROCESSES", "3")
     record, arms = run(plan, tmp_path)
     for arm, row in zip(arms, rows(record, arms), strict=True):

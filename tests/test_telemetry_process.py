@@ -50,6 +50,8 @@ def on_gpus(*indices: int) -> Request:
 def nvml(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """The stand-in library for processes that start from here on."""
     monkeypatch.setenv("LD_LIBRARY_PATH", library())
+    monkeypatch.setenv("FAKE_PID", "parent")
+    monkeypatch.setenv("FAKE_PROCESSES", "2")  # ours alone says nothing where the tests run in a container
     return monkeypatch
 
 
@@ -110,6 +112,18 @@ def test_telemetry_process_that_dies_is_an_error_with_its_code() -> None:
         os.kill(sampler._process.pid, signal.SIGKILL)
         with pytest.raises(SamplerError, match="ended with code -9"):
             sampler.end()
+
+
+def test_telemetry_process_that_dies_leaves_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = "x" * 10_000 + "\\nterminate called: no room\\n\\n"
+    dying = f"import os, sys\nsys.stderr.write('{words}')\nsys.stderr.flush()\nos.abort()\n"
+    (tmp_path / "psutil.py").write_text(dying)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    refused = open_sampler(QUIET)
+    assert isinstance(refused, NullSampler)
+    assert refused.reason == "the sampling process ended with code -6: terminate called: no room"
 
 
 def test_telemetry_process_that_not_even_a_kill_ends_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:

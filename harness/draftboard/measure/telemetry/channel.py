@@ -58,6 +58,8 @@ class Quantity:
     highest: float = 1e15
     lowest: float = 0.0
     kind: SeriesKind = "gauge"
+    whole: bool = False
+    """Zeros tell nothing of a window in which any reading stayed silent."""
 
     def missing(self, refusal: Refusal, dropped: int = 0) -> Series:
         """The series of a quantity that could not be had."""
@@ -95,7 +97,10 @@ class Polled:
         """The window's readings. Those of before or after it are left out, impossible ones are counted."""
         inside = [point for point in self._points if self._begun <= point[0] <= self._ended]
         kept = [(at, value) for at, value in inside if self._possible(value)]
-        status, detail = self._outcome(bool(kept), len(inside) - len(kept))
+        dropped = len(inside) - len(kept)
+        if self._quantity.whole and self._reader.silence and not any(value for _, value in kept):
+            kept = []
+        status, detail = self._outcome(bool(kept), dropped)
         return {
             self._quantity.name: Series(
                 unit=self._quantity.unit,
@@ -105,7 +110,7 @@ class Polled:
                 detail=detail,
                 at_s=tuple(round(at - self._begun, _DIGITS) for at, _ in kept),
                 values=tuple(round(value, _DIGITS) for _, value in kept),
-                dropped=len(inside) - len(kept),
+                dropped=dropped,
             )
         }
 
@@ -121,6 +126,8 @@ class Polled:
             return (reader.refusals[-1].status if reader.refusals else "error"), why
         if dropped:
             return "error", f"all {dropped} readings were impossible values"
+        if reader.silence:
+            return "unsupported", reader.silence
         return "not_sampled", "the window ended before the first reading"
 
 

@@ -14,10 +14,11 @@ from draftboard.record.telemetry import DeviceKind
 
 
 class NvmlBackend:
-    """The GPUs that a run computes on. One that cannot be read is listed with the reason."""
+    """The GPUs that the process `pid` computes on. One that cannot be read is listed with the reason.
+    `private`: that number is of a namespace of its own, as in a container."""
 
-    def __init__(self, gpus: Sequence[GpuRef]) -> None:
-        self._open = False
+    def __init__(self, gpus: Sequence[GpuRef], pid: int, *, private: bool) -> None:
+        self._open, self._pid, self._private = False, pid, private
         self.software: dict[str, str] = {}
         try:
             self.devices = self._devices(gpus)
@@ -31,7 +32,7 @@ class NvmlBackend:
         pynvml.nvmlInit()
         self._open = True
         self.software = _software()
-        return tuple(_device(gpu) for gpu in gpus)
+        return tuple(_device(gpu, self._pid, self._private) for gpu in gpus)
 
     def close(self) -> None:
         """Lets NVML go, once."""
@@ -42,14 +43,15 @@ class NvmlBackend:
             pynvml.nvmlShutdown()
 
 
-def _device(gpu: GpuRef) -> Device:
+def _device(gpu: GpuRef, pid: int, private: bool) -> Device:
     from draftboard.measure.telemetry import gpm, gpus, nvml_ways
 
     try:
         found = gpus.find(gpu)
     except Exception as error:
         return _unreadable(gpu, _explain(error))
-    channels: list[Channel] = [*nvml_ways.channels(found, _explain), gpm.Gpm(found, _explain)]
+    polled = nvml_ways.channels(found, pid, private, _explain)
+    channels: list[Channel] = [*polled, gpm.Gpm(found, _explain)]
     kind: DeviceKind = "mig" if found.mig else "gpu"
     return Device(gpu.name, kind, gpus.uuid_hash(found.handle), channels, found.notes)
 

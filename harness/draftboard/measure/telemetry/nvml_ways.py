@@ -26,8 +26,9 @@ _VALUE_FIELDS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """Members of nvmlValue_t by nvmlValueType_t."""
 
 
-def channels(found: Found, explain: Explain) -> Iterator[Polled]:
-    """A channel for everything that is polled. A slice has numbers of its own and others of its card."""
+def channels(found: Found, pid: int, private: bool, explain: Explain) -> Iterator[Polled]:
+    """A channel for everything that is polled. A slice has numbers of its own and others of its card. For
+    `pid` and `private` see `foreign`."""
     own, card = found.handle, found.card
     yield Polled(q.GPU_BUSY, _busy(own, nvml.NVML_GPU_UTILIZATION_SAMPLES, "gpu"), explain)
     yield Polled(q.MEMORY_BUSY, _busy(own, nvml.NVML_MEMORY_UTILIZATION_SAMPLES, "memory"), explain)
@@ -36,6 +37,7 @@ def channels(found: Found, explain: Explain) -> Iterator[Polled]:
     yield Polled(q.ENERGY, [joules], explain)
     for quantity, ways in _simple(own, card):
         yield Polled(quantity, ways, explain)
+    yield Polled(q.FOREIGN, _strangers(own, pid, private), explain)
 
 
 def _simple(own: Any, card: Any) -> Iterator[tuple[Quantity, list[Way]]]:
@@ -65,21 +67,37 @@ def _simple(own: Any, card: Any) -> Iterator[tuple[Quantity, list[Way]]]:
     )
     yield q.PCIE_SENT, [pcie(nvml.NVML_PCIE_UTIL_TX_BYTES)]
     yield q.PCIE_RECEIVED, [pcie(nvml.NVML_PCIE_UTIL_RX_BYTES)]
-    yield (
-        q.FOREIGN,
-        [
-            _polled("process list", lambda: foreign(nvml.nvmlDeviceGetComputeRunningProcesses(own))),
-            _polled("older list", lambda: foreign(nvml.nvmlDeviceGetComputeRunningProcesses_v2(own))),
-        ],
-    )
 
 
-def foreign(processes: Sequence[Any]) -> int:
-    """Processes that are not ours: all but one. In a container NVML tells ids of the host, so ours cannot be
-    looked for, and still one of those that compute is us. Raises NothingNew for a list without anybody."""
-    if not processes:
-        raise NothingNew
-    return len(processes) - 1
+def _strangers(handle: Any, pid: int, private: bool) -> list[Way]:
+    def way(source: str, call: Callable[[Any], Sequence[Any]]) -> Way:
+        return _polled(source, lambda: foreign([one.pid for one in call(handle)], pid, private))
+
+    return [
+        way("process list", lambda own: nvml.nvmlDeviceGetComputeRunningProcesses(own)),
+        way("older list", lambda own: nvml.nvmlDeviceGetComputeRunningProcesses_v2(own)),
+    ]
+
+
+def foreign(listed: Sequence[int | None], own: int, private: bool) -> int:
+    """How many processes in the driver's list of those that compute are not `own`, which does.
+
+    Raises NothingNew with the reason where the list cannot tell. In a container the driver gives ids of the
+    machine, hides them or leaves processes out: then ours is not in the list or is alone in it, and who else
+    computes is not known. `private` says that ids here are of a namespace of its own.
+    """
+    if own not in listed:
+        raise NothingNew(
+            f"the driver's list of processes does not hold ours, {own}: in a container it need not"
+        )
+    if not all(listed):
+        raise NothingNew("the driver's list of processes hides the id of one")
+    others = len(set(listed)) - 1
+    if private and not others:
+        raise NothingNew(
+            "in a container the driver's list of processes may hold ours alone, whoever else computes"
+        )
+    return others
 
 
 def _polled(source: str, read: Callable[[], float], every_s: float = 0.0) -> Way:

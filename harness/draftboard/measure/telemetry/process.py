@@ -11,11 +11,15 @@ import sys
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 from draftboard.measure.telemetry.channel import Backend
 from draftboard.measure.telemetry.cpu import CpuBackend
 from draftboard.measure.telemetry.request import Broken, Request, Started
 from draftboard.record.telemetry import DeviceWindow, Window
+
+_MACHINES_IDS = 0xEFFFFFFC
+"""The inode of the namespace that Linux starts with (PROC_PID_INIT_INO of include/linux/proc_ns.h)."""
 
 
 def open_backends(request: Request) -> list[Backend]:
@@ -24,8 +28,16 @@ def open_backends(request: Request) -> list[Backend]:
     if request.gpus:
         from draftboard.measure.telemetry.nvml import NvmlBackend
 
-        backends.append(NvmlBackend(request.gpus))
+        backends.append(NvmlBackend(request.gpus, request.pid, private=_has_own_ids()))
     return backends
+
+
+def _has_own_ids(namespace: Path = Path("/proc/self/ns/pid")) -> bool:
+    """Whether process ids here are not the machine's, as in a container. Only Linux has such namespaces."""
+    try:
+        return namespace.stat().st_ino != _MACHINES_IDS
+    except OSError:
+        return False
 
 
 class Windows:

@@ -15,7 +15,7 @@ CLOCK_REASONS = Quantity("clock_reasons", "bits of NVML's clocks event reasons")
 MEMORY_USED = Quantity("memory_used_bytes", "bytes")
 PCIE_SENT = Quantity("pcie_sent_bytes_per_s", "bytes/s")
 PCIE_RECEIVED = Quantity("pcie_received_bytes_per_s", "bytes/s")
-FOREIGN = Quantity("foreign_processes", "processes", 1e5)
+FOREIGN = Quantity("foreign_processes", "processes", 1e5, whole=True)
 
 SM_UTIL = Quantity("sm_util_pct", "%", 100, kind="mean")
 SM_OCCUPANCY = Quantity("sm_occupancy_pct", "%", 100, kind="mean")

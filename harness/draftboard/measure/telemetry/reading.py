@@ -17,7 +17,8 @@ SLOW_S = 1.0
 
 
 class NothingNew(Exception):
-    """A read worked and had nothing to give since the last one."""
+    """A read worked and had nothing to give since the last one. With words, what it gave does not tell the
+    quantity, and they say why; the next one may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,8 @@ class Reader:
         self._left: list[Refusal] = []
         self._failure: Refusal | None = None
         self.failures = 0
+        self.silence: str | None = None
+        """Why a read since `forget` that worked did not tell the quantity."""
 
     @property
     def source(self) -> str | None:
@@ -69,7 +72,7 @@ class Reader:
 
     def forget(self) -> None:
         """Forgets failures, which are a window's own; ways that were left stay so."""
-        self.failures, self._failure = 0, None
+        self.failures, self._failure, self.silence = 0, None, None
 
     def read(self, now: float, *, due: bool = False) -> list[Point]:
         """What there is to read; nothing before its time has come, unless `due`."""
@@ -77,8 +80,8 @@ class Reader:
             began = time.monotonic()
             try:
                 points = list(self._ways[0].read(now))
-            except NothingNew:
-                points = []
+            except NothingNew as nothing:
+                points, self.silence = [], str(nothing) or self.silence
             except Exception as error:
                 if self._keep(self._explain(error), time.monotonic() - began):
                     return []

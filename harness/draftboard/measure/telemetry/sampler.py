@@ -6,11 +6,12 @@ import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 import draftboard
 from draftboard.measure.telemetry.request import Broken, Command, Request, Started
@@ -20,6 +21,7 @@ START_TIMEOUT_S = 30.0
 """A driver asleep can take seconds; one that hangs for good must not hold a run up for longer."""
 ANSWER_TIMEOUT_S = 10.0
 END_TIMEOUT_S = 1.0
+_TAIL_BYTES = 4096
 
 _SOURCES = Path(draftboard.__file__).resolve().parents[1]
 
@@ -36,7 +38,8 @@ class Sampler:
 
     def __init__(self, request: Request, start_timeout_s: float = START_TIMEOUT_S) -> None:
         self._connection, theirs = Pipe()
-        self._process = _start(theirs)
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115 (`close` closes it)
+        self._process = _start(theirs, self._printed)
         theirs.close()
         self._tell(request)
         started = self._hear(start_timeout_s)
@@ -64,6 +67,7 @@ class Sampler:
     def close(self) -> None:
         """Ends the process; safe to call again. One that a driver holds even when killed is left behind."""
         self._connection.close()
+        self._printed.close()
         if not self._has_ended():
             self._process.kill()
             self._has_ended()
@@ -95,8 +99,11 @@ class Sampler:
         return answer
 
     def _ended(self) -> SamplerError:
+        self._has_ended()  # what it prints at the last is written by then
+        said = _last_line(self._printed)
         self.close()
-        return SamplerError(f"the sampling process ended with code {self._process.returncode}")
+        code = f"the sampling process ended with code {self._process.returncode}"
+        return SamplerError(f"{code}: {said}" if said else code)
 
 
 class NullSampler:
@@ -126,8 +133,17 @@ def open_sampler(request: Request, start_timeout_s: float = START_TIMEOUT_S) -> 
         return NullSampler(str(error))
 
 
-def _start(theirs: Connection) -> subprocess.Popen[bytes]:
-    """A fresh interpreter; what drivers and libraries print there is dropped."""
+def _last_line(printed: IO[bytes]) -> str:
+    """The last line with something on it that a process wrote to a file."""
+    if printed.closed:
+        return ""
+    printed.seek(max(0, printed.seek(0, os.SEEK_END) - _TAIL_BYTES))
+    lines = printed.read().decode(errors="replace").splitlines()
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def _start(theirs: Connection, printed: IO[bytes]) -> subprocess.Popen[bytes]:
+    """A fresh interpreter. What drivers and libraries print is dropped, but for the errors' last line."""
     paths = [str(_SOURCES), *filter(None, [os.environ.get("PYTHONPATH")])]
     fd = theirs.fileno()
     return subprocess.Popen(
@@ -135,6 +151,6 @@ def _start(theirs: Connection) -> subprocess.Popen[bytes]:
         pass_fds=[fd],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stderr=printed,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
     )
