@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
 from draftboard.errors import UserError
@@ -17,6 +18,7 @@ from draftboard.measure.curve import FINE_ROWS
 from draftboard.measure.doctor import Line, Section, Subject
 from draftboard.measure.telemetry.request import GpuRef
 from draftboard.measure.telemetry.sampler import NullSampler
+from draftboard.record.telemetry import DeviceWindow, Series, Window
 from nvml_library import MEMORY, UUIDS, library
 from tiny_folder import save_tiny_folder
 
@@ -112,6 +114,50 @@ def test_the_doctor_goes_on_without_telemetry(target: str, monkeypatch: pytest.M
     found = examine(target)
     assert found["telemetry"]["sampler"].value == "no process"
     assert "bandwidth" in found["speed"]
+
+
+class Broken:
+    """A sampler that breaks with something else than its own error."""
+
+    def __init__(self, at: str) -> None:
+        self.at, self.software = at, {"driver": "1"}
+
+    def begin(self) -> None:
+        if self.at == "begin":
+            raise ValueError("broke at begin")
+
+    def end(self) -> Window:
+        if self.at == "end":
+            raise ValueError("broke at end")
+        return Window(1.0, 0.1, (DeviceWindow("CPU", "cpu", None, {"load_1min": Series("", "gauge", "ok")}),))
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+@pytest.mark.parametrize(
+    "at, said",
+    [
+        ("begin", "broke at begin"),
+        ("end", "broke at end"),
+        ("view", "no median for empty data"),
+        ("open", "no such device"),
+    ],
+)
+def test_telemetry_that_breaks_is_a_line_and_the_doctor_goes_on(
+    target: str, monkeypatch: pytest.MonkeyPatch, at: str, said: str
+) -> None:
+    def no_device(device: torch.device) -> None:
+        raise OSError("no such device")
+
+    if at == "open":
+        monkeypatch.setattr(doctor_load, "gpus_of", no_device)
+    else:
+        monkeypatch.setattr(doctor_load, "open_sampler", lambda request: Broken(at))
+    found = examine(target)
+    line = found["telemetry"]["sampler"]
+    assert said in line.value and line.state == "warning"
+    assert "bandwidth" in found["speed"] and "not examined" not in found
 
 
 def test_a_section_that_breaks_is_a_line_and_a_users_mistake_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

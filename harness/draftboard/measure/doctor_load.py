@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from draftboard.measure import doctor_decode
+from draftboard.measure.arms import describe
 from draftboard.measure.bandwidth import CACHES, Bandwidth, measure_bandwidth
 from draftboard.measure.curve import FINE_ROWS, verify_curve
 from draftboard.measure.doctor import Line, Section, State, Subject
@@ -46,7 +47,7 @@ class Speed:
 
 def sections(subject: Subject) -> Iterator[Section]:
     """Loads the target, times it under sampling, and tells what was told."""
-    sampler = open_sampler(Request(os.getpid(), gpus_of(subject.device)))
+    sampler = _open(subject)
     try:
         speed, telemetry = _watched(sampler, lambda: _measure(subject))
     finally:
@@ -56,15 +57,23 @@ def sections(subject: Subject) -> Iterator[Section]:
     yield from doctor_decode.sections(subject, speed.model, speed.verify_ms)
 
 
+def _open(subject: Subject) -> Sampler | NullSampler:
+    try:
+        return open_sampler(Request(os.getpid(), gpus_of(subject.device)))
+    except Exception as error:
+        return NullSampler(describe(error))
+
+
 def _watched(sampler: Sampler | NullSampler, work: Callable[[], Speed]) -> tuple[Speed, tuple[Section, ...]]:
+    """What `work` finds, and the telemetry meanwhile; whatever fails of the latter is a line of it."""
     try:
         sampler.begin()
-    except SamplerError as error:
+    except Exception as error:
         return work(), (_no_telemetry(error),)
     speed = work()
     try:
         return speed, tuple(_telemetry(sampler.end(), sampler.software))
-    except SamplerError as error:
+    except Exception as error:
         return speed, (_no_telemetry(error),)
 
 
@@ -83,8 +92,9 @@ def _measure(subject: Subject) -> Speed:
     return Speed(model, bandwidth, curve, busy.reasons())
 
 
-def _no_telemetry(error: SamplerError) -> Section:
-    return Section("telemetry", (Line("sampler", str(error), "warning", ADVICE["error"]),))
+def _no_telemetry(error: Exception) -> Section:
+    why = str(error) if isinstance(error, SamplerError) else describe(error)
+    return Section("telemetry", (Line("sampler", why, "warning", ADVICE["error"]),))
 
 
 def _telemetry(window: Window, software: dict[str, str]) -> Iterator[Section]:
