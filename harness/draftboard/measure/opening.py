@@ -12,13 +12,15 @@ from draftboard.measure import loading
 from draftboard.measure.arms import LiveArm, build_arm, left_out
 from draftboard.measure.events import Begun, Failed, Note, Send
 from draftboard.measure.machine import environment
+from draftboard.measure.memory import MemoryMeter
 from draftboard.measure.plan import Plan
 from draftboard.measure.prompts import Template
 from draftboard.measure.room import left_out_words, make_room
 from draftboard.measure.sampling import Randomness, Sampler
+from draftboard.measure.source_model import import_code
 from draftboard.measure.target import TargetModel
 from draftboard.record.environment import fingerprint, testbed
-from draftboard.record.records import SCHEMA, Generation, RunRecord, TaskRef
+from draftboard.record.records import SCHEMA, Generation, Memory, RunRecord, TaskRef
 from draftboard.record.tasks import Prompt, Task, load_task
 
 
@@ -35,6 +37,9 @@ class Opened:
     arms: list[LiveArm]
     left_out: dict[str, int]
     """Prompts that may need more positions than the plan allows, with what they may need."""
+    memory: MemoryMeter
+    loaded: Memory | None
+    """The memory that loading the target took."""
 
     @property
     def baseline(self) -> LiveArm:
@@ -51,7 +56,11 @@ def open_run(plan: Plan, send: Send, errors: Mapping[int, str], before: RunRecor
     room = make_room(plan, template, task.sample(plan.limit, plan.sampling.seed), limit)
     if room.left_out:
         send(Note(left_out_words(room, plan.max_context)))
+    import_code(loading.resolve_source(plan.target), plan.revision)
+    memory = MemoryMeter(loading.resolve_device(plan.device))
+    memory.begin()
     target = _target(plan, room.positions)
+    loaded = memory.read()
     sampler = Sampler(plan.sampling, Randomness(plan.sampling.seed, target.device))
     common = _common(plan, task, target)
     arms = []
@@ -67,7 +76,9 @@ def open_run(plan: Plan, send: Send, errors: Mapping[int, str], before: RunRecor
                 send(Failed(index, str(arms[-1].error)))
                 raise SystemExit("memory ran out; the next worker process goes on without this arm")
     _refuse_twins(arms)
-    return Opened(plan, task, room.prompts, template, target, sampler, arms, dict(room.left_out))
+    return Opened(
+        plan, task, room.prompts, template, target, sampler, arms, dict(room.left_out), memory, loaded
+    )
 
 
 def run_record(run_id: str, opened: Opened) -> RunRecord:
@@ -91,6 +102,8 @@ def run_record(run_id: str, opened: Opened) -> RunRecord:
         warmup_replies=plan.warmup,
         prompt_ids=tuple(prompt.id for prompt in opened.prompts),
         left_out=opened.left_out,
+        loading=opened.loaded,
+        loading_missing=opened.memory.missing,
         command=plan.command,
         environment=here,
         fingerprint=fingerprint(here, dtype),

@@ -107,11 +107,13 @@ class Session:
         if place in self.done:
             return
         self.send(Begun(index))
+        self.opened.memory.begin()
         reply = self._try(index, turn, self.opened.plan.max_new_tokens)
         if reply is None:
             return
         trace = self.done[place] = self._trace(turn, reply)
-        self.journal.append("trace", {"arm": arm.id, "trace": trace})
+        memory = {"memory": self.opened.memory.read(), "memory_missing": self.opened.memory.missing}
+        self.journal.append("trace", {"arm": arm.id, "trace": trace, **memory})
         self.send(Replied(index, trace))
 
     def _try(self, index: int, turn: Turn, max_new_tokens: int) -> Reply | None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from unittest import mock
 
 import safetensors
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, modeling_utils
+from transformers import AutoConfig, AutoModelForCausalLM, modeling_utils
 
 
 def read_model(source: str, revision: str | None, dtype: torch.dtype) -> tuple[Any, list[str]]:
@@ -26,6 +26,14 @@ def read_model(source: str, revision: str | None, dtype: torch.dtype) -> tuple[A
             source, revision=revision, dtype=dtype, trust_remote_code=False, output_loading_info=True
         )
     return model.eval(), sorted(found["missing_keys"])
+
+
+def import_code(source: str, revision: str | None) -> None:
+    """Imports what a model is computed with, by making it without memory: tens of MB that are not its own.
+    A model that cannot be made is for `read_model` to refuse."""
+    with suppress(Exception), torch.device("meta"):
+        config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
+        AutoModelForCausalLM.from_config(config)
 
 
 @contextmanager

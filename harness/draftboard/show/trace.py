@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -19,6 +19,7 @@ from draftboard.record.store import Store, load
 from draftboard.show import layout, settings, tables, words
 from draftboard.show.collect import changes
 from draftboard.show.explanation import prediction_words, what_if_table
+from draftboard.show.memory import arm_words, loading_words
 from draftboard.show.reply import reply
 from draftboard.show.telemetry import telemetry
 
@@ -40,8 +41,16 @@ def arm_record(run: RunRecord, arms: Sequence[Arm], arm: Arm, prompt_id: str | N
     row = next(row for row in rows(run, arms) if row.arm == arm.id)
     parts: list[RenderableType] = [_head(run, row), _figures(baseline, arm), *_reasons(row)]
     parts += [*_lossless(verdict_of(arm, run.dtype)), *_positions(arm), *_terms(run, row, arm)]
+    parts += [Text(words.visible(line)) for line in _memory(run, arms, arm)]
     parts += telemetry(run, arm)
     return Group(*parts, *reply(arm, prompt_id))
+
+
+def _memory(run: RunRecord, arms: Sequence[Arm], arm: Arm) -> Iterator[str]:
+    yield f"memory: {arm_words(run, arms, arm)}"
+    yield f"memory while loading: {loading_words(run)}"
+    if run.left_out:
+        yield f"left out, longer than the caches may be: {', '.join(run.left_out)}"
 
 
 def choose_arm(run: RunRecord, arms: Sequence[Arm], name: str | None) -> Arm:

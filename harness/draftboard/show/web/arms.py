@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from draftboard.judge.explain import group_size
@@ -12,7 +12,7 @@ from draftboard.judge.prompts import ContextBin, PromptFigures, by_context, by_p
 from draftboard.judge.sample import Sample, take_sample
 from draftboard.judge.summary import Row, verdict_of
 from draftboard.record.records import Arm, Claim, RunRecord, Training
-from draftboard.show import explanation, published, settings, words
+from draftboard.show import explanation, memory, published, settings, words
 from draftboard.show.collect import Entry
 from draftboard.show.trace import divergence_lines
 from draftboard.show.web import badges, charts, hardware, viewer
@@ -78,8 +78,9 @@ class ArmPage:
     trend: str
 
 
-def make_page(run: RunRecord, baseline: Arm, arm: Arm, entry: Entry) -> ArmPage:
-    """The page of an arm; links are relative to its own place."""
+def make_page(run: RunRecord, arms: Sequence[Arm], arm: Arm, entry: Entry) -> ArmPage:
+    """The page of one of a run's arms; links are relative to its own place."""
+    baseline = next(one for one in arms if one.id == run.baseline)
     row, sample = entry.row, take_sample(baseline, arm)
     verdict, file = verdict_of(arm, run.dtype), entry.page.rpartition("/")[2]
     links = viewer.links(arm, f"{file}-replies.html") if viewer.shows(arm) else {}
@@ -94,8 +95,8 @@ def make_page(run: RunRecord, baseline: Arm, arm: Arm, entry: Entry) -> ArmPage:
         baseline=row.baseline,
         lossless=said(words.lossless_words(row), row.lossless_reason, words.lossless_tone(row)),
         reasons=row.reasons,
-        words=tuple(_card_words(row, entry.training)),
-        environment=tuple(environment(run)),
+        words=(*_card_words(row, entry.training), ("memory", said(memory.arm_words(run, arms, arm)))),
+        environment=(*environment(run), *_loading(run)),
         figures=tuple(_figures(sample, row)),
         published=() if row.error else tuple(published.remarks(row)),
         terms=_terms(entry),
@@ -122,6 +123,12 @@ def _card_words(row: Row, training: Training | None) -> list[tuple[str, Fact]]:
     found += [("claimed", _claim(claim)) for claim in card.claims]
     options = ", ".join(f"{name} = {value}" for name, value in row.options.items())
     return [*found, ("options", said(options)), ("weights", said(_weights(row)))]
+
+
+def _loading(run: RunRecord) -> Iterator[tuple[str, str]]:
+    yield "memory while loading", memory.loading_words(run)
+    if run.left_out:
+        yield "prompts left out, longer than the caches may be", ", ".join(run.left_out)
 
 
 def _claim(claim: Claim) -> Fact:

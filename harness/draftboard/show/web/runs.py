@@ -19,10 +19,9 @@ def run_pages(
 ) -> Iterator[tuple[str, str]]:
     """Paths and texts of the pages of a run and of its arms."""
     run = found.run
-    baseline = next(arm for arm in arms if arm.id == run.baseline)
     yield _index(renderer, folder, found)
     for entry, arm in zip(found.entries, arms, strict=True):
-        made = arm_pages.make_page(run, baseline, arm, entry)
+        made = arm_pages.make_page(run, arms, arm, entry)
         name = f"{entry.page}.html"
         yield name, renderer.page("arm.html.j2", name, page=made, run=run)
         if made.replies:
