@@ -20,6 +20,7 @@ from filelock import FileLock, Timeout
 
 from draftboard.errors import UserError
 from draftboard.measure.events import Begun, Event, Failed, Finished, Note, Ready, Refused, Replied, Watcher
+from draftboard.measure.memory import with_memory
 from draftboard.measure.out_of_memory import death_words
 from draftboard.measure.plan import Plan
 from draftboard.measure.session import replies_in
@@ -96,7 +97,7 @@ def assemble(journal: Journal) -> tuple[RunRecord, list[Arm]]:
         arms.append(_finished(arm, traces, errors.get(index), disturbed, closed))
     run = from_json(RunRecord, opened["record"])
     run = replace(run, target=from_json(TargetRef, closed["target"]), verify_ms=closed["verify_ms"])
-    return with_telemetry(run, arms, journal)
+    return with_telemetry(run, with_memory(arms, journal), journal)
 
 
 def _finished(

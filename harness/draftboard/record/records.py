@@ -285,6 +285,17 @@ class Validity:
 
 
 @dataclass(frozen=True, slots=True)
+class Memory:
+    """Memory in use on the device that computed: of a GPU what torch allocated there, else the resident pages
+    of the process."""
+
+    before_bytes: int
+    """What the process had before the target was loaded."""
+    peak_bytes: int
+    """The most within the stretch."""
+
+
+@dataclass(frozen=True, slots=True)
 class Arm:
     """One drafter at one K, measured in one run, with all its replies."""
 
@@ -310,6 +321,9 @@ class Arm:
     """What stopped the arm; its traces until then are kept."""
     telemetry: Telemetry | None = None
     telemetry_missing: str | None = "not sampled"
+    memory: Memory | None = None
+    """Over the counted replies; all arms of a run are in memory together."""
+    memory_missing: str | None = "not recorded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,3 +362,6 @@ class RunRecord:
     idle_missing: str | None = "not sampled"
     left_out: dict[str, int] = field(default_factory=dict)
     """Prompts drawn and not run, since they may need more positions than were allowed, with that need."""
+    loading: Memory | None = None
+    """While the target was loaded."""
+    loading_missing: str | None = "not recorded"
