@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,24 @@ def test_every_drafter_decodes_the_same_text_over_graphs(name: str) -> None:
     assert list(reply.token_ids) == SAID[:20]
     assert reply.rounds.draft_ids == without.rounds.draft_ids
     assert recorder_of(target).replays >= len(reply.rounds)
+
+
+@torch.inference_mode()
+def test_a_draft_model_is_captured_when_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its guesses come from graphs, and so does the gap of two after a round whose guesses were all kept."""
+    target, prepare = tiny_target(max_context=128), TargetModel.prepare
+
+    def prepare_with_tapes(model: TargetModel, rows: Iterable[int]) -> None:
+        model.use_graphs(TapeRecorder())
+        prepare(model, rows)
+
+    eager = rehearsal.told(maker("draft_model", 3)(target, rehearsal.sampler(target)), target, PROMPT)
+    with monkeypatch.context() as patch:
+        patch.setattr(TargetModel, "prepare", prepare_with_tapes)
+        drafter: Any = maker("draft_model", 3)(target, rehearsal.sampler(target))
+    assert graphs_of(drafter.model).count == 2
+    assert rehearsal.told(drafter, target, PROMPT) == eager
+    assert recorder_of(drafter.model).replays == 4 * 3
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -67,6 +67,7 @@ class DraftModel:
         self.foreign = ~shared_ids(target, model)
         self.none = torch.empty(0, dtype=torch.int64, device=target.device)
         self.release()
+        model.prepare((1, 2))  # a guess and, after a round whose guesses were all kept, the gap
 
     def prefill(self, tokens: Tensor, features: Tensor) -> None:
         """Runs the draft over the prompt; the first reply token is the first gap."""

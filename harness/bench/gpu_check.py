@@ -1,8 +1,9 @@
 """Does everything work on this GPU? Minutes, no network, nothing kept. `make gpu-check` runs it.
 
 Every golden checkpoint on its tiny target, then a random-weight Qwen3-style target of about a billion
-parameters made on the spot, with itself as draft model: the loop in bfloat16 on CUDA, the lossless verdicts,
-every field that NVML tells, and records that are read back. Speeds of random weights mean nothing.
+parameters made on the spot, with itself as draft model: CUDA graphs beside the eager forward, the loop in
+bfloat16 on CUDA, the lossless verdicts, every field that NVML tells, and records that are read back. Speeds
+of random weights mean nothing.
 
     python harness/bench/gpu_check.py
 
@@ -23,12 +24,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import graph_check
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from draftboard.errors import UserError
 from draftboard.judge.summary import Row, rows
-from draftboard.measure import doctor, doctor_machine, runner
+from draftboard.measure import doctor, doctor_machine, loading, runner
 from draftboard.measure.events import Event, Note
 from draftboard.measure.plan import Plan
 from draftboard.record.records import Arm, RunRecord, Sampling
@@ -87,6 +89,7 @@ def check(folder: Path, rehearse: bool) -> Iterator[str]:
             plan(folder, target, arms, device, telemetry_s=0.0, tokens=min(tokens, 32)), folder
         )
     large = make_target(folder / "large", SMALL if rehearse else LARGE, device)
+    yield from graph_check.check(large, loading.resolve_device(device), repeats=1 if rehearse else 20)
     arms = (ArmSpec("ngram", 8), ArmSpec("draft_model", 4, {"model": str(large)}))
     yield from measure(plan(folder, large, arms, device, telemetry_s=seconds, tokens=tokens), folder)
 
@@ -177,6 +180,10 @@ def measure(one: Plan, folder: Path) -> Iterator[str]:
     except UserError as error:
         yield f"{Path(one.target).name}: {error}"
         return
+    said = record.target
+    print(f"  {said.forward} forward, CUDA graphs: {said.graphs or said.graphs_missing}")
+    if "failed" in (said.graphs_missing or ""):
+        yield f"{said.id}: {said.graphs_missing}"
     for arm, row in zip(arms, rows(record, arms), strict=True):
         tell_row(row)
         if row.error or row.lossless == "bug":
