@@ -11,8 +11,8 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> 
     """softmax(q k / sqrt(head_dim) + mask) v.
 
     query [n, heads, head_dim], keys and values [kv_heads, m, head_dim], mask [heads/kv_heads * n, m],
-    bool or as `additive` makes it, or None where every row sees everything. Returns [n, heads * head_dim]. Query heads
-    that share a KV head become rows of one product: no key is copied.
+    bool or as `additive` makes it, or None where every row sees everything. Returns [n, heads * head_dim].
+    Query heads that share a KV head become rows of one product: no key is copied.
     """
     rows, heads, head_dim = query.shape
     kv_heads, group = len(keys), heads // len(keys)
