@@ -109,14 +109,13 @@ def run(
 
     changes = {
         "limit": limit, "max_new_tokens": max_new_tokens, "repeats": repeats, "temperature": temperature,
-        "max_context": max_context,
-        "top_k": top_k, "top_p": top_p, "seed": seed, "dtype": dtype, "tasks": _words(tasks),
-        **_target(target),
+        "max_context": max_context, "top_k": top_k, "top_p": top_p, "seed": seed, "dtype": dtype,
+        "tasks": _words(tasks), **_target(target),
     }  # fmt: skip
     options, command, where = _options(option), _command_line(), out or root / "results"
     names, ks = _words(drafter) or (), _numbers(k)
     plans = commands.make_plans(suite, changes, names, ks, options, root, device, command)
-    if note := commands.left_out(suite, plans):
+    if note := commands.left_out(suite, plans, names):
         Console().print(note, highlight=False)
     if dry_run:
         cells.show(estimate.cells(plans, _store(where)), Console())
@@ -143,7 +142,7 @@ def doctor(
     target: Annotated[str | None, typer.Option(help="Target to time (default: the embedded one).")] = None,
     dtype: Dtype = "auto",
     device: Device = "auto",
-    context: Annotated[int, typer.Option(help="Cached positions before the timed forward.")] = 256,
+    context: Annotated[int, typer.Option(min=1, help="Cached positions before the timed forward.")] = 256,
 ) -> None:
     """Show what this machine can measure: memory speed, the floor per token, the cost of verifying."""
     from draftboard.measure import commands
@@ -306,7 +305,7 @@ def _words(text: str | None) -> tuple[str, ...] | None:
 
 def _numbers(text: str | None) -> tuple[int, ...]:
     words = _words(text) or ()
-    wrong = [word for word in words if not word.isdigit()]
+    wrong = [word for word in words if not word.isdecimal()]
     if wrong:
         raise UserError(f"--k takes whole numbers such as 1,2,4; found {wrong[0]!r}")
     return tuple(int(word) for word in words)

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from draftboard.drafter import UserError
+
 Pair = tuple[tuple[int, ...], tuple[int, ...]]
 """Ids of a prompt, template included, and of the greedy reply to it."""
 
@@ -23,9 +25,17 @@ class Replies:
     file: Path
 
     def __iter__(self) -> Iterator[Pair]:
-        for line in self._lines():
-            row = json.loads(line)
-            yield tuple(row["prompt"]), tuple(row["response"])
+        """Raises UserError naming the line that is none."""
+        for number, line in enumerate(self._lines(), 1):
+            try:
+                row = json.loads(line)
+                pair = tuple(row["prompt"]), tuple(row["response"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise UserError(
+                    f"{self.file}, line {number}: not a reply ({error!r});"
+                    " take the line out, and it is made again"
+                ) from None
+            yield pair
 
     def add(self, pairs: Iterable[Pair]) -> Iterator[Pair]:
         """Writes pairs as they come and hands them on."""

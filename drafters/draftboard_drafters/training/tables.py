@@ -6,14 +6,24 @@ import json
 from pathlib import Path
 from typing import Any
 
+from draftboard.drafter import UserError
+
 POINTS = 6
 """Columns of a learning curve."""
 
 
 def tables(weights: Path) -> str:
-    """Cost and outcome of each method, then its learning curve, as Markdown."""
-    cards = {path.parent.name: json.loads(path.read_text()) for path in sorted(weights.glob("*/card.json"))}
+    """Cost and outcome of each method, then its learning curve, as Markdown. Raises UserError naming a card
+    that cannot be read."""
+    cards = {path.parent.name: _read(path) for path in sorted(weights.glob("*/card.json"))}
     return "\n".join([*_costs(cards), "", *_curves(cards)]) + "\n"
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}; train the method again") from None
 
 
 def _costs(cards: dict[str, Any]) -> list[str]:

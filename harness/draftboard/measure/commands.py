@@ -36,10 +36,12 @@ def make_plans(
     return plans(chosen, str(root), command, device)
 
 
-def left_out(suite: str, chosen: Sequence[Plan]) -> str | None:
-    """A sentence about arms of the suite that do not fit the target; None where all do."""
+def left_out(suite: str, chosen: Sequence[Plan], drafters: Sequence[str] = ()) -> str | None:
+    """A sentence about arms of the suite that do not fit the target; None where all do, of those `drafters`
+    that were asked for (all where none is named)."""
     target = chosen[0].target
-    names = [arm.drafter for arm in load_suite(suite).arms if arm.target not in (None, target)]
+    unfit = [arm.drafter for arm in load_suite(suite).arms if arm.target not in (None, target)]
+    names = [name for name in unfit if not drafters or name in drafters]
     if not names:
         return None
     return f"left out, since their weights are for another target than {target}: {', '.join(names)}"
@@ -56,6 +58,7 @@ def _with_options(suite: Suite, options: Mapping[str, Any]) -> Suite:
 
 def run_plans(chosen: Sequence[Plan], results: Path, console: Console, *, resume: bool) -> list[str]:
     """Runs plans one after the other; returns what failed. A plan that fails does not stop the others."""
+    _make_folder(results)
     store, failures = Store(results), []
     _mention_interrupted(store, console, resume)
     if resume:
@@ -75,6 +78,15 @@ def run_plans(chosen: Sequence[Plan], results: Path, console: Console, *, resume
     return failures
 
 
+def _make_folder(results: Path) -> None:
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"results cannot be written to {results}: {error.strerror}; name another folder with --out"
+        ) from None
+
+
 def _from_interruption(chosen: Sequence[Plan], store: Store, console: Console) -> Sequence[Plan]:
     """The plans from the interrupted one on: those before it were finished, since plans run in order."""
     for index, plan in enumerate(chosen):
@@ -87,13 +99,12 @@ def _from_interruption(chosen: Sequence[Plan], store: Store, console: Console) -
 def _mention_interrupted(store: Store, console: Console, resume: bool) -> None:
     left = runner.interrupted_runs(store)
     if left and not resume:
-        console.print(
-            f"{len(left)} interrupted runs lie in {left[0].parent}; --resume continues a matching one"
-        )
+        runs = "1 interrupted run lies" if len(left) == 1 else f"{len(left)} interrupted runs lie"
+        console.print(f"{runs} in {left[0].parent}; --resume continues a matching one")
 
 
 def print_doctor(target: str | None, dtype: str, device: str, context: int, console: Console) -> None:
-    """The doctor's report on one screen."""
+    """The doctor's report, section by section."""
     doctor_view.show(doctor.examine(target or EMBEDDED_ID, dtype, device, context), console)
 
 

@@ -74,7 +74,8 @@ def _cut_short(arms: Sequence[Arm], noted: set[str]) -> str:
     last = next((arm for arm in arms if arm.id not in noted), None) if IDLE in noted else None
     if last is None:
         return CUT_SHORT
-    return f"not sampled: the run ended within the telemetry of {last.drafter} (K={last.k})"
+    k = "" if last.k is None else f" (K={last.k})"
+    return f"not sampled: the run ended within the telemetry of {last.drafter}{k}"
 
 
 def _open(device: torch.device, seconds: float) -> Sampler | NullSampler:

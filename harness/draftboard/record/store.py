@@ -162,7 +162,9 @@ def _read(file: Path) -> Json:
         return json.loads(file.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except FileNotFoundError:
         raise UserError(f"{file}: no such record; give a run's folder or its run.json") from None
-    except ValueError as error:
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}; restore the file or remove it") from None
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{file}: not valid JSON ({error}); restore the file or remove it") from None
 
 
