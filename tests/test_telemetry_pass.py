@@ -130,7 +130,7 @@ def test_telemetry_pass_in_which_an_arm_raises_or_dies_still_ends_the_run(plan: 
     dying = replace(plan, arms=(ArmSpec("none"), odd("dying", rounds=20), ArmSpec("ngram", 3)))
     _, (plain, dead, after) = run(dying, tmp_path / "b")
     assert plain.telemetry is not None and dead.error is None
-    died = f"not sampled: the run ended within the telemetry of {dead.drafter} (K={dead.k})"
+    died = f"not sampled: the run ended within the telemetry of {dead.drafter}"
     assert dead.telemetry_missing == after.telemetry_missing == died
 
 
