@@ -9,15 +9,16 @@ import torch.nn.functional as F
 from draftboard.measure import linear
 from draftboard.measure.linear import can_pack, native_bfloat16, pack
 
-ROWS = [0, 1, 2, 3, 7, 8, 9, 16, 33, 130]
+ROWS = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 33, 130]
 
 
+@pytest.mark.parametrize("head", [False, True], ids=["product", "head"])
 @pytest.mark.parametrize("bias", [False, True], ids=["plain", "bias"])
-@pytest.mark.parametrize(("wide", "deep"), [(24, 40), (1, 8), (96, 33)])
-def test_packed_float32_equals_the_plain_product(wide: int, deep: int, bias: bool) -> None:
+@pytest.mark.parametrize(("wide", "deep"), [(24, 40), (1, 8), (96, 33), (1280, 16), (27, 8)])
+def test_packed_float32_equals_the_plain_product(wide: int, deep: int, bias: bool, head: bool) -> None:
     weight = torch.randn(wide, deep)
     offset = torch.randn(wide) if bias else None
-    product = pack(weight, offset)
+    product = pack(weight, offset, head=head)
     for rows in ROWS:
         x = torch.randn(rows, deep)
         torch.testing.assert_close(product(x), F.linear(x, weight, offset), atol=1e-5, rtol=1e-5)
@@ -34,8 +35,10 @@ def test_narrow_dtypes_stay_narrow_and_near(dtype: torch.dtype) -> None:
 
 def test_a_weight_that_is_not_contiguous_is_packed_right() -> None:
     weight = torch.randn(40, 24).T
-    x = torch.randn(5, 40)
-    torch.testing.assert_close(pack(weight)(x), F.linear(x, weight), atol=1e-5, rtol=1e-5)
+    for x in (torch.randn(5, 40), torch.randn(1, 40)):
+        for head in (False, True):
+            found = pack(weight, head=head)(x)
+            torch.testing.assert_close(found, F.linear(x, weight), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

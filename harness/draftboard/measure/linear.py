@@ -3,8 +3,8 @@ times, and is bound by how fast they stream from memory.
 
 In float32 on a CPU the libraries read such a weight with one thread, or in a layout made for many rows. Cut
 into blocks of its outputs, as one batched product, it is read by all threads; nothing is copied, so a head
-may share the embedding's memory. In bfloat16 oneDNN lays the weight out beforehand. Elsewhere the plain
-product is the fast one.
+may share the embedding's memory, and may be worth a second layout of its own. In bfloat16 oneDNN lays the
+weight out beforehand. Elsewhere the plain product is the fast one.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class _HeadBlocks(_Blocks):
         super().__init__(weight, bias)
         threads = torch.get_num_threads()
         shares = threads if self.outputs % threads == 0 else 1
-        self.by_input = weight.detach().view(shares, -1, weight.shape[1]).transpose(1, 2).contiguous()
+        self.by_input = self.blocks.view(shares, -1, weight.shape[1]).transpose(1, 2).contiguous()
 
     def _one(self, x: Tensor) -> Tensor:
         return torch.bmm(x.expand(len(self.by_input), -1, -1), self.by_input).view(1, -1)
