@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +13,12 @@ import torch
 from draftboard.errors import UserError
 from draftboard.measure.loading import load_target
 from draftboard_drafters.training import commands
+from draftboard_drafters.training.batches import Texts
 from draftboard_drafters.training.commands import Job
 from draftboard_drafters.training.evaluate import greedy_sampler
-from draftboard_drafters.training.parts import parts_of_model
+from draftboard_drafters.training.parts import parts_of, parts_of_model
 from draftboard_drafters.training.replies import Replies
-from draftboard_drafters.training.states import taps_of
+from draftboard_drafters.training.states import Layout, Store, taps_of
 from shipped import MODULES
 from tiny import tiny_model
 from tiny_folder import byte_tokenizer
@@ -68,12 +70,23 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     )
 
 
+def _store(job: Job) -> Store:
+    parts = parts_of(job.target)
+    layout = Layout(parts.id, taps_of(parts.layers), parts.geometry.hidden_size)
+    return Store(job.work / "states", layout)
+
+
 def test_a_toy_is_trained_through_kills_and_drafts(job: Job) -> None:
-    for word, times in (("reply tokens", 2), ("states of", 2)):
-        with pytest.raises(Killed):
-            commands.run("data", replace(job, say=dying_at(word, times)))
+    with pytest.raises(Killed):
+        commands.run("data", replace(job, say=dying_at("reply tokens", 2)))
+    shutil.rmtree(job.work / "states")  # replies come with a checkout, their states do not
+    with pytest.raises(Killed):
+        commands.run("data", replace(job, say=dying_at("states of", 2)))
     commands.run("data", job)
     pairs = list(Replies(job.replies))
+    texts = Texts([_store(job)], held_out=3)
+    stored = {tuple(texts.tokens(text).tolist()) for text in [*texts.train, *texts.held_out]}
+    assert stored == {(*prompt, *reply) for prompt, reply in pairs}
     assert sum(len(reply) for _, reply in pairs) >= job.reply_tokens
     assert len({prompt for prompt, _ in pairs}) == len(pairs)
     with pytest.raises(Killed):

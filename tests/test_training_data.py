@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from draftboard.drafter import FINAL_NORM
 from draftboard.errors import UserError
 from draftboard.record.tasks import list_tasks, load_task
 from draftboard_drafters.training import prompts
@@ -57,34 +58,42 @@ def test_batched_replies_are_the_greedy_ones(slots: int) -> None:
     target, model = tiny_target(), tiny_model()
     dice = torch.Generator().manual_seed(1)
     asked = [torch.randint(96, (n,), generator=dice).tolist() for n in (1, 9, 2, 7, 12, 3, 5)]
-    batch = BatchedReplies(target, slots=slots, max_prompt=12, max_new_tokens=9)
-    found = dict(batch.replies(asked))
-    assert found == {tuple(ids): tuple(plain_greedy(model, ids, 9)) for ids in asked}
+    batch = BatchedReplies(target, slots=slots, max_prompt=12, max_new_tokens=9, taps=(0, 2, FINAL_NORM))
+    found = list(batch.answers(asked))
+    said = {answer.prompt: answer.reply for answer in found}
+    assert said == {tuple(ids): tuple(plain_greedy(model, ids, 9)) for ids in asked}
+    for answer in found:
+        target.begin((0, 2, FINAL_NORM))
+        with torch.inference_mode():
+            _, states = target.prefill(torch.tensor([*answer.prompt, *answer.reply]))
+        torch.testing.assert_close(answer.states, states.bfloat16(), atol=1e-6, rtol=2**-7)
 
 
 def test_a_batched_reply_ends_with_its_stop_token_and_frees_its_slot() -> None:
     model, asked = tiny_model(), [[5, 6, 7], [8, 9], [1, 2, 3, 4]]
     said = [plain_greedy(model, ids, 8) for ids in asked]
     stop = said[0][3]
-    batch = BatchedReplies(tiny_target(stop_ids=frozenset([stop])), slots=2, max_prompt=4, max_new_tokens=8)
+    target = tiny_target(stop_ids=frozenset([stop]))
+    batch = BatchedReplies(target, slots=2, max_prompt=4, max_new_tokens=8, taps=(1,))
     ends = [ids.index(stop) + 1 if stop in ids else 8 for ids in said]
     expected = {tuple(p): tuple(r[:end]) for p, r, end in zip(asked, said, ends, strict=True)}
-    assert dict(batch.replies(asked)) == expected
+    assert {answer.prompt: answer.reply for answer in batch.answers(asked)} == expected
     assert len(expected[(5, 6, 7)]) < 8
 
 
 def test_a_target_without_a_fused_forward_is_refused_with_the_way_out() -> None:
     with pytest.raises(UserError, match="cannot be batched here"):
-        BatchedReplies(tiny_target(fused=False), slots=1, max_prompt=4, max_new_tokens=4)
+        BatchedReplies(tiny_target(fused=False), slots=1, max_prompt=4, max_new_tokens=4, taps=())
 
 
 def test_replies_go_on_after_a_half_written_line(tmp_path: Path) -> None:
     replies = Replies(tmp_path / "replies.jsonl")
-    list(replies.add([((1, 2), (3,)), ((4,), (5, 6))]))
+    replies.add((1, 2), (3,))
+    replies.add((4,), (5, 6))
     with replies.file.open("a") as file:
         file.write('{"prompt":[7')
     assert list(replies) == [((1, 2), (3,)), ((4,), (5, 6))]
-    list(replies.add([((8,), (9,))]))
+    Replies(replies.file).add((8,), (9,))
     assert [json.loads(line) for line in replies.file.read_text().splitlines()][-1]["prompt"] == [8]
     assert len(list(replies)) == 3
 
@@ -92,7 +101,9 @@ def test_replies_go_on_after_a_half_written_line(tmp_path: Path) -> None:
 def test_the_hash_of_replies_does_not_depend_on_their_order(tmp_path: Path) -> None:
     one, other = Replies(tmp_path / "a.jsonl"), Replies(tmp_path / "b.jsonl")
     pairs = [((1,), (2,)), ((3,), (4,))]
-    list(one.add(pairs)), list(other.add(reversed(pairs)))
+    for pair, back in zip(pairs, reversed(pairs), strict=True):
+        one.add(*pair)
+        other.add(*back)
     assert one.sha256() == other.sha256() != Replies(tmp_path / "none").sha256()
 
 

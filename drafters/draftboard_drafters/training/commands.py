@@ -29,18 +29,18 @@ from draftboard_drafters.training.evaluate import (
     greedy_sampler,
     positions,
 )
-from draftboard_drafters.training.generation import BatchedReplies
+from draftboard_drafters.training.generation import Answer, BatchedReplies
 from draftboard_drafters.training.loop import read_state, train
 from draftboard_drafters.training.parts import Parts, count, most_frequent, parts_of
 from draftboard_drafters.training.replay import acceptance_length
-from draftboard_drafters.training.replies import Pair, Replies
+from draftboard_drafters.training.replies import Replies
 from draftboard_drafters.training.states import Layout, Store, fill, taps_of
 from draftboard_drafters.training.tables import tables
 
 MAX_NEW_TOKENS = 192
 LONGEST_PROMPT = 384
 """Longer prompts are left out: they would fill the memory of all slots and teach little."""
-SLOTS = 64
+SLOTS = 128
 SAY_EVERY = 50
 HELD_OUT = 32
 """One text in so many judges the training and is not trained on."""
@@ -119,22 +119,26 @@ def in_order(known: Mapping[str, ModuleType]) -> list[str]:
 
 
 def make_data(job: Job) -> None:
-    """Replies up to the number of tokens asked for, then the target's states on all of them."""
+    """Replies up to the number of tokens asked for, with the target's states on all of them."""
     context = LONGEST_PROMPT + MAX_NEW_TOKENS
     target = load_target(job.target, dtype=torch.float32, device=torch.device("cpu"), max_context=context)
     replies = Replies(job.replies)
+    store = Store(job.work / "states", Layout(target.id, taps_of(target.num_layers), target.hidden_size))
     answered = {prompt for prompt, _ in replies}
     have = sum(len(reply) for _, reply in replies)
     job.say(f"{len(answered):,} prompts answered so far, {have:,} tokens of {job.reply_tokens:,}")
+    _catch_up(job, target, replies, store)
     if have < job.reply_tokens:
-        for new, (_, reply) in enumerate(replies.add(_answers(target, _waiting(job, answered))), 1):
-            have += len(reply)
+        for new, answer in enumerate(_answers(target, store.layout.taps, _waiting(job, answered)), 1):
+            # A killed process leaves the states behind the replies, and the next one catches up.
+            replies.add(answer.prompt, answer.reply)
+            store.append([*answer.prompt, *answer.reply], len(answer.prompt), answer.states.cpu())
+            have += len(answer.reply)
             if new % SAY_EVERY == 0:
                 job.say(f"{have:,} of {job.reply_tokens:,} reply tokens")
             if have >= job.reply_tokens:
                 break
     job.say(f"data {replies.sha256()[:12]}: {have:,} reply tokens in {job.replies}")
-    _fill_store(job, target, replies)
 
 
 def _waiting(job: Job, answered: set[tuple[int, ...]]) -> Iterator[list[int]]:
@@ -146,13 +150,13 @@ def _waiting(job: Job, answered: set[tuple[int, ...]]) -> Iterator[list[int]]:
             yield ids
 
 
-def _answers(target: TargetModel, waiting: Iterator[list[int]]) -> Iterator[Pair]:
-    batch = BatchedReplies(target, slots=SLOTS, max_prompt=LONGEST_PROMPT, max_new_tokens=MAX_NEW_TOKENS)
-    return batch.replies(waiting)
+def _answers(target: TargetModel, taps: tuple[int, ...], waiting: Iterator[list[int]]) -> Iterator[Answer]:
+    sizes = {"slots": SLOTS, "max_prompt": LONGEST_PROMPT, "max_new_tokens": MAX_NEW_TOKENS}
+    return BatchedReplies(target, taps=taps, **sizes).answers(waiting)
 
 
-def _fill_store(job: Job, target: TargetModel, replies: Replies) -> None:
-    store = Store(job.work / "states", Layout(target.id, taps_of(target.num_layers), target.hidden_size))
+def _catch_up(job: Job, target: TargetModel, replies: Replies, store: Store) -> None:
+    """States of the replies that have none yet: those that came with the checkout, and a killed writer's."""
     pairs = list(replies)
     fitting = [pair for pair in pairs if len(pair[0]) + len(pair[1]) <= target.max_context]
     if len(fitting) < len(pairs):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from draftboard.drafter import UserError
@@ -15,14 +13,15 @@ Pair = tuple[tuple[int, ...], tuple[int, ...]]
 """Ids of a prompt, template included, and of the greedy reply to it."""
 
 
-@dataclass(frozen=True, slots=True)
 class Replies:
     """A .jsonl file of rows `{"prompt": [ids], "response": [ids]}`, one line each.
 
     A line is whole or it is not there: what a killed writer left of one is cut off by the next.
     """
 
-    file: Path
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._tidy = False
 
     def __iter__(self) -> Iterator[Pair]:
         """Raises UserError naming the line that is none."""
@@ -37,17 +36,16 @@ class Replies:
                 ) from None
             yield pair
 
-    def add(self, pairs: Iterable[Pair]) -> Iterator[Pair]:
-        """Writes pairs as they come and hands them on."""
+    def add(self, prompt: Sequence[int], reply: Sequence[int]) -> None:
+        """Writes one more line; what a killed writer left of one goes first."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        if self.file.exists():
-            os.truncate(self.file, self.file.read_bytes().rfind(b"\n") + 1)
-        with self.file.open("a") as out:
-            for prompt, response in pairs:
-                row = {"prompt": prompt, "response": response}
-                out.write(json.dumps(row, separators=(",", ":")) + "\n")
-                out.flush()
-                yield prompt, response
+        line = json.dumps({"prompt": prompt, "response": reply}, separators=(",", ":")) + "\n"
+        with self.file.open("ab+") as file:
+            if not self._tidy:
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
+                self._tidy = True
+            file.write(line.encode())
 
     def sha256(self) -> str:
         """Of the rows, whatever their order."""
