@@ -7,18 +7,21 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from draftboard.errors import UserError
 from draftboard.measure import builds, runner, versus
 from draftboard.measure.builds import Build, at_commit, packages_key, this_checkout
 from draftboard.measure.plan import Plan
 from draftboard.measure.referee import Contender, take_turns
-from draftboard.measure.turnstile import ADDRESS, ASK, GO, Turnstile
+from draftboard.measure.turns import ADDRESS, ASK, GO, TurnClock, Turnstile
 from draftboard.record.records import Sampling
+from draftboard.record.sides import read_runs
 from draftboard.record.store import Store
 from draftboard.record.suites import ArmSpec
 from tiny_folder import save_task, save_tiny_folder
@@ -27,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FAKE_RUN = """
 import sys
 sys.path.insert(0, {harness!r})
-from draftboard.measure.turnstile import Turnstile
+from draftboard.measure.turns import Turnstile
 name, log, workers, turns = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 def note(word):
     with open(log, "a") as file:
@@ -110,7 +113,7 @@ def test_a_referee_that_is_gone_stops_the_run(tmp_path: Path) -> None:
         turnstile.wait()
 
 
-def test_a_run_asks_before_each_turn_and_after_the_last(
+def test_a_run_asks_before_each_prefill_and_round_and_after_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = str(save_tiny_folder(tmp_path / "target"))
@@ -134,10 +137,31 @@ def test_a_run_asks_before_each_turn_and_after_the_last(
         "test", True, target, None, "float32", "cpu", "draftboard_drafters", "none", "small", str(tmp_path),
         None, 4, 2, 0, Sampling(), arms,
     )  # fmt: skip
-    runner.run_plan(plan, Store(tmp_path / "results"), lambda event: None, start_method="fork")
+    store = Store(tmp_path / "results")
+    runner.run_plan(plan, store, lambda event: None, start_method="fork")
     thread.join(10)
     server.close()
-    assert asked == [ASK] * (2 * 2 * 2 + 1)
+    replies = [trace for _, arms in read_runs(store.root) for arm in arms for trace in arm.traces]
+    assert len(replies) == 2 * 2 * 2 * 2
+    assert asked == [ASK] * (sum(1 + len(trace.rounds or ()) for trace in replies) + 1)
+
+
+def test_waiting_for_a_turn_is_in_nobodys_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    class Slow(Turnstile):
+        def wait(self) -> None:
+            now[0] += 5.0
+
+    clock = TurnClock(torch.device("cpu"), Slow())
+    began = clock.now_ms()
+    for name in ("prefill", "draft_prefill", "draft", "verify", "commit"):
+        with clock.span(name) as span:
+            now[0] += 0.25
+        assert span.ms == pytest.approx(250)
+    assert clock.now_ms() - began == pytest.approx(5 * 250)
+    assert now[0] == pytest.approx(100 + 5 * 0.25 + 2 * 5)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from draftboard.measure.turnstile import ASK, GO
+from draftboard.measure.turns import ASK, GO
 
 Start = Callable[[str], subprocess.Popen[bytes]]
 """Starts a run whose turnstile is at the given address."""

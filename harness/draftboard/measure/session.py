@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,7 +18,7 @@ from draftboard.measure.events import Begun, Failed, Replied, Send
 from draftboard.measure.opening import Opened
 from draftboard.measure.out_of_memory import out_of_memory
 from draftboard.measure.sampling import Randomness
-from draftboard.measure.turnstile import Turnstile
+from draftboard.measure.turns import TurnClock, Turnstile
 from draftboard.record.codec import from_json
 from draftboard.record.ids import digest
 from draftboard.record.journal import Journal
@@ -58,11 +60,20 @@ class Session:
     def measure(self) -> None:
         """Warms every arm up and runs all prompts."""
         self._warm_up()
-        turnstile = Turnstile()
-        for prompt in self.opened.prompts:
-            for repeat in range(self.opened.plan.repeats):
-                self._converse(prompt, repeat, turnstile)
+        with self._turns():
+            for prompt in self.opened.prompts:
+                for repeat in range(self.opened.plan.repeats):
+                    self._converse(prompt, repeat)
+
+    @contextmanager
+    def _turns(self) -> Iterator[None]:
+        """Replies given turn by turn with another run, where somebody arranges that."""
+        turnstile, alone = Turnstile(), self.clock
+        if not turnstile.open:
+            self.clock = TurnClock(self.opened.target.device, turnstile)
+        yield
         turnstile.wait()
+        self.clock = alone
 
     def turns(self) -> list[Turn]:
         """Every turn as it was put to the arms, once."""
@@ -86,7 +97,7 @@ class Session:
         drafters = (self.opened.arms[index].drafter for index in self._alive())
         return list(range(1, max(one.num_speculative_tokens for one in drafters if one is not None) + 2))
 
-    def _converse(self, prompt: Prompt, repeat: int, turnstile: Turnstile) -> None:
+    def _converse(self, prompt: Prompt, repeat: int) -> None:
         """All turns of one prompt. The history is always the baseline's."""
         replies: list[str] = []
         for index in range(len(prompt.turns)):
@@ -94,7 +105,6 @@ class Session:
             turn = Turn(prompt, index, repeat, tuple(ids))
             order = self._alive()
             random.Random(f"{self.opened.plan.sampling.seed} {prompt.id} {index} {repeat}").shuffle(order)
-            turnstile.wait()
             for arm in order:
                 self._measure(arm, turn)
             own = self.done[self.opened.baseline.id, prompt.id, index, repeat]

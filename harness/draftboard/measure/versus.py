@@ -13,12 +13,12 @@ from pathlib import Path
 from draftboard.errors import UserError
 from draftboard.measure.builds import Build
 from draftboard.measure.referee import Contender, take_turns
-from draftboard.measure.turnstile import ADDRESS
+from draftboard.measure.turns import ADDRESS
 from draftboard.record.sides import Run, read_runs
 
 Session = tuple[list[Run], list[Run]]
 """The runs of the base and those of the candidate."""
-_TURNSTILE = Path("harness/draftboard/measure/turnstile.py")
+_TURNS = Path("harness/draftboard/measure/turns.py")
 _SUITES = Path("harness/suites")
 _FINE = (0, 6)
 """Exit codes of a run that stored what it measured."""
@@ -31,7 +31,7 @@ def sessions(
     runs its own version of suite and prompts; a suite that the base lacks is the candidate's. Runs and logs
     stay in `work`. Raises UserError when a build cannot take turns or its run ends badly."""
     for build in (base, candidate):
-        if not (build.root / _TURNSTILE).exists():
+        if not (build.root / _TURNS).exists():
             raise UserError(f"the {build.name} build in {build.root} cannot take turns; name a newer commit")
     for number in count():
         yield measure_session((base, candidate), suite, work / f"session-{number}", device, number)
