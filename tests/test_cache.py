@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from draftboard.errors import UserError
-from draftboard.measure.cache import KVCache, ModuleCache
+from draftboard.measure.cache import KVCache
+from draftboard.measure.module_cache import ModuleCache
 from tiny import tiny_target
 
 CPU = torch.device("cpu")

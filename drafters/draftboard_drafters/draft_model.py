@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from draftboard.drafter import Card, Claim, Draft, Drafter, DraftSampler, Origin, Target, UserError, Weights
 from draftboard.measure.loading import (
@@ -148,6 +147,8 @@ def build(
 
 def example(target: Target, sampler: DraftSampler, *, num_speculative_tokens: int = 4) -> Drafter:
     """A tiny draft with random weights and the target's vocabulary, for checks without a checkpoint."""
+    from transformers import AutoConfig, AutoModelForCausalLM  # seconds, which listing drafters need not take
+
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1}
     config = AutoConfig.for_model(
         "llama",

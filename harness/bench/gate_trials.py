@@ -1,7 +1,7 @@
 """Does the gate cry wolf, and does it hear one? Many gates of a build against itself and against worse ones.
 
     python harness/bench/gate_trials.py all [--minutes 120] everything below that is missing, in this order
-    python harness/bench/gate_trials.py null  [--runs 40]   a build against itself; every second run is loaded
+    python harness/bench/gate_trials.py null  [--runs 40]   a build against itself; half of the gates loaded
     python harness/bench/gate_trials.py slow  [--runs 20]   decoding longer by 8 %
     python harness/bench/gate_trials.py blind [--runs 20]   drafts cut to two tokens: E[L] falls by 10.5 %
     python harness/bench/gate_trials.py creep [--runs 3]    3 %, 6 % and 9 % longer, all against one base
@@ -10,8 +10,8 @@
 Each finished gate is one line of `gate_trials.jsonl` beside this file, on disk before the next begins, so an
 experiment that was stopped or killed goes on where it stopped, with the commit it began with; `--out` names
 another file. After `--minutes` no new gate begins. A gate that cannot be held is a line too; two in a row end
-the script. Leave the machine idle otherwise: the load of the null experiment is processes of this script that
-multiply matrices on every core. One gate takes up to three sessions of the suite `gate`.
+the script. Leave the machine idle otherwise: the load of the null experiment is a process of this script that
+multiplies matrices without a pause. One gate takes up to three sessions of the suite `gate`.
 """
 
 from __future__ import annotations
@@ -73,8 +73,11 @@ def main() -> None:
     """Runs what is missing, then prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("experiment", choices=[*EXPERIMENTS, "all", "table"])
-    parser.add_argument("--runs", type=int, help="gates in all, of each experiment that is run")
+    parser.add_argument(
+        "--runs", type=int, help="gates of each experiment, shared by its conditions"
+    )
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no gate after so long")
+    parser.add_argument("--condition", help="only this one, for instance idle")
     parser.add_argument("--commit", help="the commit that is gated (default: as before, else HEAD)")
     parser.add_argument("--suite", default="gate")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".jsonl"))
@@ -95,17 +98,27 @@ def run_missing(given: argparse.Namespace) -> None:
     names = list(WANTED) if given.experiment == "all" else [given.experiment]
     failed = 0
     for name in names:
-        wanted = given.runs or WANTED[name]
-        for number in range(len(_lines(given.out, name)), wanted):
+        for condition, make in _missing(name, given):
             if time.monotonic() >= ends:
-                print(f"time is up before {name} {number + 1}/{wanted}", flush=True)
+                print(f"time is up before {name}, {condition}", flush=True)
                 return
-            line = _attempt(name, number, base, given.suite)
+            line = _attempt(name, condition, make, base, given.suite)
             _append(given.out, line)
-            print(f"{name} {number + 1}/{wanted}: {line['outcome']}, {line['seconds']:.0f} s", flush=True)
+            print(f"{name}, {condition}: {line['outcome']}, {line['seconds']:.0f} s", flush=True)
             failed = failed + 1 if line["outcome"] == FAILED else 0
             if failed == 2:
                 raise SystemExit(f"two gates in a row could not be held: {line['because'][0]}")
+
+
+def _missing(name: str, given: argparse.Namespace) -> Iterator[tuple[str, Make]]:
+    """The gates of an experiment that are not in the file yet, its conditions taken in turn."""
+    conditions = EXPERIMENTS[name]
+    each = math.ceil((given.runs or WANTED[name]) / len(conditions))
+    for number in range(each):
+        for condition, make in conditions:
+            held = [line for line in _lines(given.out, name) if line["condition"] == condition]
+            if len(held) <= number and given.condition in (None, condition):
+                yield condition, make
 
 
 def _base(given: argparse.Namespace) -> Build:
@@ -117,10 +130,8 @@ def _base(given: argparse.Namespace) -> Build:
     return base
 
 
-def _attempt(experiment: str, number: int, base: Build, suite: str) -> dict[str, Any]:
+def _attempt(experiment: str, condition: str, make: Make, base: Build, suite: str) -> dict[str, Any]:
     """One gate, or why it could not be held."""
-    conditions = EXPERIMENTS[experiment]
-    condition, make = conditions[number % len(conditions)]
     began = time.perf_counter()
     try:
         found = one_gate(make, base, suite, loaded=condition == "loaded")
@@ -161,17 +172,17 @@ def _figures(ruling: Ruling) -> dict[str, Any]:
 
 @contextmanager
 def _load(on: bool) -> Iterator[None]:
-    """Keeps every core busy with other processes' work."""
-    count = os.cpu_count() or 1 if on else 0
-    workers = [multiprocessing.Process(target=_burn, args=(os.getpid(),), daemon=True) for _ in range(count)]
-    for worker in workers:
-        worker.start()
+    """Keeps a core busy with another process's work."""
+    if not on:
+        yield
+        return
+    worker = multiprocessing.Process(target=_burn, args=(os.getpid(),), daemon=True)
+    worker.start()
     try:
         yield
     finally:
-        for worker in workers:
-            worker.kill()
-            worker.join()
+        worker.kill()
+        worker.join()
 
 
 def _burn(parent: int) -> None:

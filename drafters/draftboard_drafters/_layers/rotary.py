@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from draftboard.errors import UserError
 
@@ -47,6 +45,9 @@ class Rotary:
         self, rope: Rope, head_dim: int, length: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         """Angles in `dtype`, computed in float32. Raises UserError for a variant outside `FIXED`."""
+        # Imported here: it takes seconds, and listing the drafters needs none of it.
+        from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
         width = int(head_dim * rope.parameters.get("partial_rotary_factor", 1.0))
         turn = LlamaRotaryEmbedding(_config(rope, width)).to(device)
         positions = torch.arange(length, device=device)[None]
@@ -77,6 +78,8 @@ def _config(rope: Rope, width: int) -> Any:
             f" which cached keys cannot follow (can run: {', '.join(sorted(FIXED))})"
         )
     skipped = _OF_IMAGES | {"partial_rotary_factor"}
+    from transformers import LlamaConfig
+
     return LlamaConfig(
         hidden_size=width,
         num_attention_heads=1,

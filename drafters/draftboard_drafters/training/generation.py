@@ -1,8 +1,8 @@
 """The target's greedy replies to many prompts at once, with continuous batching.
 
-One sequence at a time a CPU waits for memory; with many in step the same weights serve as many rows a pass. A slot
-whose reply has ended takes the next prompt at once. What training reads of the target, its states, comes up
-on the way and is kept, so that no text is computed twice.
+One sequence at a time a CPU waits for memory; with many in step the same weights serve as many rows a pass.
+A slot whose reply has ended takes the next prompt at once. What training reads of the target, its states,
+comes up on the way and is kept, so that no text is computed twice.
 """
 
 from __future__ import annotations

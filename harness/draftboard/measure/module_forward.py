@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from draftboard.drafter import FINAL_NORM
 from draftboard.errors import UserError
-from draftboard.measure.cache import ModuleCache
+from draftboard.measure.module_cache import ModuleCache
 from draftboard.measure.readout import AFTER, Readout
 
 

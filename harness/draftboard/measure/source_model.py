@@ -2,6 +2,8 @@
 
 Loaded as usual, the pages of a mapped weight file stay resident beside the tensors made from them, and a
 model stays whole beside the joined copies of its weights.
+
+transformers is imported where a model is made: that takes seconds, and a run's parent process makes none.
 """
 
 from __future__ import annotations
@@ -15,12 +17,13 @@ from unittest import mock
 import safetensors
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, modeling_utils
 
 
 def read_model(source: str, revision: str | None, dtype: torch.dtype) -> tuple[Any, list[str]]:
     """The causal LM in a folder or behind a hub id, on the CPU in eval mode, and the names of the tensors
     that its files lack. Raises whatever the libraries say of the files."""
+    from transformers import AutoModelForCausalLM
+
     with _files_read_not_mapped():
         model, found = AutoModelForCausalLM.from_pretrained(
             source, revision=revision, dtype=dtype, trust_remote_code=False, output_loading_info=True
@@ -31,6 +34,8 @@ def read_model(source: str, revision: str | None, dtype: torch.dtype) -> tuple[A
 def import_code(source: str, revision: str | None) -> None:
     """Imports what a model is computed with, by making it without memory: tens of MB that are not its own.
     A model that cannot be made is for `read_model` to refuse."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
     with suppress(Exception), torch.device("meta"):
         config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
         AutoModelForCausalLM.from_config(config)
@@ -41,6 +46,7 @@ def _files_read_not_mapped() -> Iterator[None]:
     """transformers maps safetensors files and has a setting only for reading each of them whole; the
     library itself can read tensor by tensor. One thread reads: what several allocate, a C library keeps apart
     and cannot use again for the joined weights."""
+    from transformers import modeling_utils
 
     def read(filename: str, framework: str, device: str = "cpu", backend: str = "") -> Any:
         return safetensors.safe_open(filename, framework, device, backend="pread")

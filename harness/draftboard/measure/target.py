@@ -10,7 +10,6 @@ from torch import Tensor
 
 from draftboard.measure.fused import FusedForward, fits
 from draftboard.measure.graphs import LEAST_WIDTH, CudaRecorder, Graphs, Recorder
-from draftboard.measure.module_forward import ModuleForward
 from draftboard.measure.source_model import ReadOnce
 from draftboard.record.records import TargetRef
 
@@ -56,11 +55,8 @@ class TargetModel:
         self.max_context = max_context
         self.stop_ids = model_stop_ids(model) if stop_ids is None else stop_ids
         self.weight_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
-        make: Any = FusedForward if fused and fits(model.config) else ModuleForward
-        if spend and make is FusedForward:
-            model.model.layers = ReadOnce(model.model.layers)
         with torch.inference_mode():
-            self.forward: Forward = make(model, max_context)
+            self.forward = _forward_of(model, max_context, fused and fits(model.config), spend)
         self._taps: tuple[int, ...] = ()
         self.graphs: Graphs | None = None
         self._run: Callable[..., tuple[Tensor, Tensor]] = self.forward.run
@@ -167,3 +163,14 @@ def model_stop_ids(model: Any) -> frozenset[int]:
     ids = getattr(generation, "eos_token_id", None)
     ids = model.config.get_text_config().eos_token_id if ids is None else ids
     return frozenset() if ids is None else frozenset([ids] if isinstance(ids, int) else ids)
+
+
+def _forward_of(model: Any, capacity: int, fused: bool, spend: bool) -> Forward:
+    if fused:
+        if spend:
+            model.model.layers = ReadOnce(model.model.layers)
+        return FusedForward(model, capacity)
+    # Imported here: transformers' cache takes seconds to import, and a run's parent process needs none.
+    from draftboard.measure.module_forward import ModuleForward
+
+    return ModuleForward(model, capacity)

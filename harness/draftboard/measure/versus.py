@@ -20,6 +20,8 @@ Session = tuple[list[Run], list[Run]]
 """The runs of the base and those of the candidate."""
 _TURNS = Path("harness/draftboard/measure/turns.py")
 _SUITES = Path("harness/suites")
+_QUIET = {"OMP_WAIT_POLICY": "passive"}
+"""Threads of a build that waits for its turn sleep; spinning, they would take cores from the other's turn."""
 _FINE = (0, 6)
 """Exit codes of a run that stored what it measured."""
 
@@ -73,7 +75,7 @@ class _Launch:
         return self.out.with_suffix(".log")
 
     def __call__(self, address: str) -> subprocess.Popen[bytes]:
-        environment = self.build.environment(**{ADDRESS: address})
+        environment = self.build.environment(**{ADDRESS: address}, **_QUIET)
         with self.log.open("wb") as log:
             return subprocess.Popen(
                 self.command, cwd=self.place, env=environment, stdout=log, stderr=subprocess.STDOUT
