@@ -14,6 +14,7 @@ from transformers.utils.hub import cached_file
 
 from draftboard.errors import UserError
 from draftboard.measure.embedded import EMBEDDED_ID, ensure
+from draftboard.measure.heap import freed_at_once
 from draftboard.measure.linear import native_bfloat16
 from draftboard.measure.out_of_memory import out_of_memory
 from draftboard.measure.source_model import read_model
@@ -83,11 +84,26 @@ def load_target(
     config = _config(source, revision)
     context = _context(config, max_context)
     refuse_uncuttable(config, context)
+    with freed_at_once():
+        target = _target(name, source, config, revision, dtype, device, context)
+    check_rewind(target)
+    return target
+
+
+def _target(
+    name: str,
+    source: str,
+    config: Any,
+    revision: str | None,
+    dtype: torch.dtype,
+    device: torch.device,
+    context: int,
+) -> TargetModel:
     model = _model(source, revision, dtype, device)
     if getattr(model, "_is_stateful", False):
         raise _uncuttable(config, "it keeps a recurrent state")
     id, revision = identity(name, source, config, revision)
-    target = TargetModel(
+    return TargetModel(
         model,
         id=id,
         revision=revision,
@@ -95,8 +111,6 @@ def load_target(
         tokenizer=load_tokenizer(source, revision),
         spend=True,
     )
-    check_rewind(target)
-    return target
 
 
 def identity(name: str, source: str, config: Any, revision: str | None) -> tuple[str, str | None]:
