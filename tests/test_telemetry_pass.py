@@ -13,6 +13,7 @@ import torch
 from draftboard.judge.summary import rows
 from draftboard.judge.telemetry import summarise
 from draftboard.measure import machine, runner, telemetry_pass
+from draftboard.measure.events import Event, Note, Replied
 from draftboard.measure.plan import Plan
 from draftboard.measure.telemetry.request import GpuRef
 from draftboard.measure.telemetry.sampler import NullSampler
@@ -132,6 +133,27 @@ def test_telemetry_pass_in_which_an_arm_raises_or_dies_still_ends_the_run(plan: 
     assert plain.telemetry is not None and dead.error is None
     died = f"not sampled: the run ended within the telemetry of {dead.drafter}"
     assert dead.telemetry_missing == after.telemetry_missing == died
+
+
+@pytest.mark.parametrize("arm", ["none", "ngram"])
+def test_telemetry_that_was_interrupted_is_taken_on_resume(plan: Plan, tmp_path: Path, arm: str) -> None:
+    class Within(Events):
+        def __call__(self, event: Event) -> None:
+            super().__call__(event)
+            if isinstance(event, Note) and event.text.startswith(f"telemetry of {arm}"):
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(plan, tmp_path, Within())
+    events = Events()
+    outcome = runner.run_plan(plan, Store(tmp_path / "results"), events, resume=True, start_method="fork")
+    record, arms = load(outcome.folder)
+    assert record.idle is not None
+    assert all(one.telemetry is not None and len(one.traces) == 2 for one in arms)
+    told = [event.text for event in events if isinstance(event, Note)]
+    assert not any(isinstance(event, Replied) for event in events)
+    assert "comparing replies, timing the verification" not in told
+    assert len(told) == {"none": 2, "ngram": 1}[arm], "an arm that had been sampled was sampled again"
 
 
 def test_telemetry_of_an_arm_that_failed_before_says_so(plan: Plan, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from draftboard.measure.comparison import compare
 from draftboard.measure.curve import verify_curve
 from draftboard.measure.opening import Opened
 from draftboard.measure.session import Session
+from draftboard.record.journal import Journal
 from draftboard.record.records import Trace
 
 
@@ -30,6 +31,11 @@ def close(session: Session) -> None:
             "verify_ms": {str(rows): ms for rows, ms in curve.items()},
         },
     )
+
+
+def is_closed(journal: Journal) -> bool:
+    """Whether the run in a journal is finished but for its telemetry."""
+    return any(entry.kind == "closed" for entry in journal.read())
 
 
 def _traces(session: Session, arm: LiveArm) -> list[Trace]:

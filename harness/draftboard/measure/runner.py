@@ -19,12 +19,13 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from draftboard.errors import UserError
+from draftboard.measure.closing import is_closed
 from draftboard.measure.events import Begun, Event, Failed, Finished, Note, Ready, Refused, Replied, Watcher
 from draftboard.measure.memory import with_memory
 from draftboard.measure.out_of_memory import death_words
 from draftboard.measure.plan import Plan
 from draftboard.measure.session import replies_in
-from draftboard.measure.telemetry_pass import with_telemetry
+from draftboard.measure.telemetry_pass import is_due, with_telemetry
 from draftboard.measure.worker import work
 from draftboard.record.codec import from_json
 from draftboard.record.journal import Journal
@@ -62,9 +63,11 @@ def run_plan(
     journal = (interrupted(plan, store) if resume else None) or store.journal(_new_id(plan))
     with _alone(journal):
         errors = _errors_in(journal)
-        while not _closed(journal):
+        if is_closed(journal) and is_due(journal):  # interrupted within the telemetry
+            _one_worker(plan, journal, errors, watch, start_method)
+        while not is_closed(journal):
             death = _one_worker(plan, journal, errors, watch, start_method)
-            if death is not None and not _closed(journal):
+            if death is not None and not is_closed(journal):
                 _take_out(plan, journal, errors, death, watch)
         run, arms = assemble(journal)
         folder = _stored(store, run) or store.write_run(run, arms)
@@ -181,10 +184,6 @@ def _errors_in(journal: Journal) -> dict[int, str]:
         if entry.kind == "failed":
             errors[entry.data["index"]] = entry.data["error"]
     return errors
-
-
-def _closed(journal: Journal) -> bool:
-    return any(entry.kind == "closed" for entry in journal.read())
 
 
 def interrupted(plan: Plan, store: Store) -> Journal | None:

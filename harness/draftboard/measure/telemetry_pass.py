@@ -24,7 +24,7 @@ from draftboard.measure.telemetry.request import Request
 from draftboard.measure.telemetry.sampler import NullSampler, Sampler, SamplerError, open_sampler
 from draftboard.record.codec import from_json
 from draftboard.record.journal import Journal
-from draftboard.record.records import Arm, RunRecord
+from draftboard.record.records import Arm, Json, RunRecord
 from draftboard.record.telemetry import Telemetry, Window
 
 T = TypeVar("T", Telemetry, Window)
@@ -41,20 +41,29 @@ NOT_ASKED = "not sampled: the suite asks for no telemetry pass (telemetry_s = 0)
 
 
 def sample_arms(session: Session) -> None:
-    """Samples the devices at rest and then under every living arm, each into the journal at once."""
-    seconds = session.opened.plan.telemetry_s
+    """Samples the devices at rest and then under every living arm, each into the journal at once; what an
+    interrupted pass has in there already is not taken again."""
+    seconds, done = session.opened.plan.telemetry_s, _notes(session.journal)
     sampler = _open(session.opened.target.device, seconds)
     try:
-        _note(session, IDLE, lambda: _at_rest(sampler, seconds))
+        if IDLE not in done:
+            _note(session, IDLE, lambda: _at_rest(sampler, seconds))
         for index, arm in enumerate(session.opened.arms):
-            _note(session, arm.id, partial(_sample, session, sampler, index))
+            if arm.id not in done:
+                _note(session, arm.id, partial(_sample, session, sampler, index))
     finally:
         sampler.close()
 
 
+def is_due(journal: Journal) -> bool:
+    """Whether the journal of a run lacks a part of its telemetry."""
+    arms = (arm["id"] for entry in journal.read() if entry.kind == "run" for arm in entry.data["arms"])
+    return not {IDLE, *arms} <= set(_notes(journal))
+
+
 def with_telemetry(run: RunRecord, arms: Sequence[Arm], journal: Journal) -> tuple[RunRecord, list[Arm]]:
     """The records with what the journal holds for them, or the reason why it holds nothing."""
-    notes = {entry.data["of"]: entry.data for entry in journal.read() if entry.kind == "telemetry"}
+    notes = _notes(journal)
     cut_short = _cut_short(arms, set(notes))
 
     def found(kind: type[T], of: str) -> tuple[T | None, str | None]:
@@ -67,6 +76,10 @@ def with_telemetry(run: RunRecord, arms: Sequence[Arm], journal: Journal) -> tup
         telemetry, missing = found(Telemetry, arm.id)
         sampled.append(replace(arm, telemetry=telemetry, telemetry_missing=missing))
     return replace(run, idle=idle, idle_missing=idle_missing), sampled
+
+
+def _notes(journal: Journal) -> dict[str, Json]:
+    return {entry.data["of"]: entry.data for entry in journal.read() if entry.kind == "telemetry"}
 
 
 def _cut_short(arms: Sequence[Arm], noted: set[str]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from draftboard.errors import UserError
 from draftboard.measure.arms import describe
-from draftboard.measure.closing import close
+from draftboard.measure.closing import close, is_closed
 from draftboard.measure.events import Finished, Note, Ready, Refused
 from draftboard.measure.machine import BusyMeter
 from draftboard.measure.opening import Opened, open_run, run_record
@@ -47,15 +47,20 @@ def _work(plan: Plan, run_id: str, journal: Journal, errors: Mapping[int, str], 
         _refuse_another(before, run_record(run_id, opened))
     session = Session(opened, journal, parent.send)
     parent.send(_ready(run, opened, session))
+    if not is_closed(journal):
+        _measure(session)
+    sample_arms(session)
+    parent.send(Finished())
+
+
+def _measure(session: Session) -> None:
     busy = BusyMeter()
     try:
         session.measure()
     finally:
-        journal.append("disturbed", list(busy.reasons()))
-    parent.send(Note("comparing replies, timing the verification"))
+        session.journal.append("disturbed", list(busy.reasons()))
+    session.send(Note("comparing replies, timing the verification"))
     close(session)
-    sample_arms(session)
-    parent.send(Finished())
 
 
 def run_in(journal: Journal) -> RunRecord | None:
