@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -85,6 +86,26 @@ def test_the_table_names_figures_and_words(root: Path) -> None:
     shown = call(root, "HEAD", "second")
     assert shown.exit_code == 0
     assert "guess-k4" in shown.output and "worse" in shown.output and "same" in shown.output
+
+
+def test_sides_without_a_common_task_have_a_line_and_a_code(root: Path) -> None:
+    run, arms = side(3, id="other", created_utc="2026-02-02T00:00:00Z")
+    task = replace(run.task, name="code", sha256="0" * 64)
+    Store(root / "results").write_run(replace(run, task=task), arms)
+    shown = call(root, "second", "other")
+    assert shown.exit_code == 5
+    assert "nothing comparable in second and other" in shown.stderr
+    assert "chat plain: only in the base" in shown.stdout and "verdict" not in shown.stdout
+
+
+def test_prompts_that_were_left_out_are_told(root: Path) -> None:
+    Store(root / "results").write_run(*side(3, id="third", left_out={"long-one": 9000}))
+    shown = call(root, "second", "third")
+    assert "run third: left out, longer than the caches may be: long-one" in " ".join(shown.output.split())
+
+
+def test_a_figure_that_is_called_by_its_unit_is_named_once(root: Path) -> None:
+    assert "tokens/s, tokens/s" not in call(root, "HEAD", "second", "--format", "markdown").output
 
 
 def test_json_is_strict_and_complete(root: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -11,6 +13,8 @@ from draftboard import cli
 from draftboard.errors import INTERNAL, UserError
 from draftboard.judge.findings import EXIT_CODES
 from draftboard.show import tables
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def ended(monkeypatch: pytest.MonkeyPatch, error: BaseException, *command: str) -> int | str | None:
@@ -40,7 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (KeyError("k"), "KeyError: 'k';"),
         (AssertionError(), "AssertionError;"),
         (MemoryError("no room"), "MemoryError: no room;"),
-        (OSError(28, "No space left on device"), "OSError: [Errno 28] No space left on device;"),
+        (OSError(5, "Input/output error"), "OSError: [Errno 5] Input/output error;"),
     ],
 )
 def test_a_fault_is_one_line_and_its_traceback_a_file(
@@ -77,6 +81,43 @@ def test_a_users_mistake_and_an_interrupt_are_no_faults(
     assert not list(folder.glob("draftboard-fault-*"))
 
 
+@pytest.mark.parametrize("command", [("results", "--format", "json"), ("site",)])
+def test_a_place_that_cannot_be_written_is_a_users_matter(
+    command: tuple[str, ...],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (folder / "file").write_text("")
+    place = folder / "file" / "inside"
+    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+    monkeypatch.setattr("sys.argv", ["draftboard", *command, "--out", str(place), "--root", str(ROOT)])
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    assert caught.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(place) in line and "name another place" in line
+    assert not list(folder.glob("draftboard-fault-*"))
+
+
+def test_a_full_disk_is_no_fault(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(monkeypatch, OSError(28, "No space left on device"), "--root", str(folder)) == 2
+    assert capsys.readouterr().err.startswith("draftboard: No space left on device; ")
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_a_reader_that_leaves_is_no_verdict(form: str) -> None:
+    command = [sys.executable, "-m", "draftboard", "results", "--format", form, "--root", str(ROOT)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read()
+    assert (process.returncode, said) == (cli.READER_GONE, b"")
+    assert cli.READER_GONE == 141
+
+
 def test_the_code_is_no_other_commands() -> None:
     taken = {*EXIT_CODES.values(), UserError.exit_code, cli.SOME_FAILED, cli.INTERRUPTED, cli.BROKEN_PROMISE}
-    assert INTERNAL not in taken
+    assert not {INTERNAL, cli.READER_GONE} & taken

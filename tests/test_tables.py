@@ -147,6 +147,13 @@ def test_a_dash_comes_with_its_reason():
     assert f"- chat, Guessing K=4: {words.DASH} a server" in text
 
 
+def test_prompts_that_were_left_out_are_told():
+    arms = [make_baseline([plain_trace()]), make_arm([make_trace()])]
+    found = rows(make_run(arms, left_out={"long-one": 9000}), arms)
+    (note,) = [one for one in tables.notes(found) if "left out" in one]
+    assert note.endswith("left out, longer than the caches may be: long-one")
+
+
 def test_a_figure_without_an_interval_says_why():
     arms = [make_baseline([plain_trace("p", 9)]), make_arm([make_trace("p", [make_round(1)] * 4)])]
     row = rows(make_run(arms), arms)[1]

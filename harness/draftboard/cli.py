@@ -3,11 +3,13 @@
 Exit codes: 0 done; 1 a drafter broke its contract (check-drafter) or its checkpoint is read wrongly (inspect
 --self-test); 2 the command was wrong (one line says what and what to do); 6 some arms of a run failed, the
 others are stored; 70 a fault in draftboard itself (one line names the file with the traceback); 130
-interrupted, what was measured is kept. The gate's own codes stand in `cli_gate`.
+interrupted, what was measured is kept; 141 whoever read the output has left. The gate's own codes stand in
+`cli_gate`.
 """
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import sys
@@ -19,11 +21,12 @@ import typer
 from rich.console import Console
 
 from draftboard import cli_gate, cli_train
-from draftboard.errors import INTERNAL, UserError, report_fault
+from draftboard.errors import INTERNAL, UserError, file_trouble, report_fault
 
 SOME_FAILED = 6
 INTERRUPTED = 130
 BROKEN_PROMISE = 1
+READER_GONE = 128 + signal.SIGPIPE
 
 app = typer.Typer(
     help="Benchmark and leaderboard for speculative decoding.",
@@ -67,13 +70,34 @@ def main() -> None:
     exit code 70, so that neither is taken for what a command found."""
     signal.signal(signal.SIGTERM, _as_interrupt)
     try:
-        app()
+        _to_the_end()
     except UserError as error:
         print(f"draftboard: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
     except Exception as error:
+        if trouble := file_trouble(error):
+            print(f"draftboard: {trouble}", file=sys.stderr)
+            raise SystemExit(UserError.exit_code) from None
         print(f"draftboard: {report_fault(error)}", file=sys.stderr)
         raise SystemExit(INTERNAL) from None
+
+
+def _to_the_end() -> None:
+    """Runs the command and hands on all that it printed. A reader that has left ends it with a shell's code
+    for that: the command line library's own would be 1, a verdict of several commands."""
+    stdout = sys.stdout
+    try:
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())
+        raise SystemExit(READER_GONE) from None
+    except SystemExit:
+        if sys.stdout is not stdout:  # the library has met a closed pipe and put a silent one in its place
+            raise SystemExit(READER_GONE) from None
+        raise
 
 
 def _as_interrupt(number: int, frame: Any) -> None:

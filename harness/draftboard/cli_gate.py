@@ -54,8 +54,9 @@ def compare(
     out: Out = None,
     root: Root = Path(),
 ) -> None:
-    """Compare what two sides measured, arm by arm; it decides nothing (`gate` does)."""
-    from draftboard.judge.findings import Limits
+    """Compare what two sides measured, arm by arm; it decides nothing, `gate` does (exit code 5: the sides
+    have nothing in common)."""
+    from draftboard.judge.findings import EXIT_CODES, Limits
     from draftboard.judge.gate import Trial
     from draftboard.record.sides import read_side
 
@@ -63,6 +64,13 @@ def compare(
     sides = [read_side(text, root) for text in (base, candidate)]
     ruling = Trial(Limits(), one_machine=False).add(*sides)
     _write(ruling, format, out, decided=False)
+    if not ruling.comparison.arms:
+        print(
+            f"draftboard: nothing comparable in {base} and {candidate}: no arm of the same task, model, dtype"
+            " and options on both sides; `draftboard results` lists what there is",
+            file=sys.stderr,
+        )
+        raise typer.Exit(EXIT_CODES["nothing comparable"])
 
 
 def gate(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 import tempfile
 import traceback
@@ -32,6 +33,23 @@ def unknown(kind: str, found: str, known: Iterable[str], where: str = "") -> Use
     place = f" in {where}" if where else ""
     hint = f"; did you mean {near[0]!r}?" if near else ";"
     return UserError(f"{kind} {found!r} not found{place}{hint} (have: {', '.join(names) or 'none'})")
+
+
+_ABOUT_A_PLACE = frozenset(
+    {
+        errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT,
+        errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG,
+    }
+)  # fmt: skip
+"""What the system says of a place that cannot hold a file or may not be read: the user's to mend."""
+
+
+def file_trouble(error: Exception) -> str | None:
+    """One line on a place that the system refuses to read or write; None for any other error."""
+    if not isinstance(error, OSError) or error.errno not in _ABOUT_A_PLACE:
+        return None
+    place = f"{error.filename}: " if error.filename is not None else ""
+    return f"{place}{error.strerror}; name another place, or make room and rights there"
 
 
 def report_fault(error: Exception) -> str:

@@ -22,7 +22,8 @@ class Row:
     """One arm of one run. A figure is None when unknown; `missing` says why, by the field's name.
 
     Times in ms, times of the terms in ms per round (T_target per token), speedups as factors, `prompts`
-    counts those that were compared. `lossless` is a verdict and `valid` means that `reasons` is empty.
+    counts those that were compared, `left_out` names those too long for the caches. `lossless` is a verdict
+    and `valid` means that `reasons` is empty.
     """
 
     run: str
@@ -55,6 +56,7 @@ class Row:
     weights_sha256: str | None
     prompts: int
     replies: int
+    left_out: tuple[str, ...]
     acceptance_length: float | None
     acceptance_length_lo: float | None
     acceptance_length_hi: float | None
@@ -140,6 +142,7 @@ def _of_run(run: RunRecord) -> dict[str, Any]:
         "created_utc": run.created_utc,
         "suite": run.suite,
         "indicative": run.indicative,
+        "left_out": tuple(run.left_out),
         "testbed": run.testbed,
         "fingerprint": run.fingerprint,
         "device": run.environment.device,

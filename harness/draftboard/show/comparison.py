@@ -28,7 +28,8 @@ def table(found: Comparison) -> RenderableType:
     for arm, difference in _lines(found):
         cells = _cells(arm, difference)
         made.add_row(*cells[:-1], Text(cells[-1], TONES.get(difference.word, "")))
-    return Group(made, *(Text(words.visible(note), "dim") for note in notes(found)))
+    figures = [made] if found.arms else []
+    return Group(*figures, *(Text(words.visible(note), "dim") for note in notes(found)))
 
 
 def ruling(found: Ruling) -> RenderableType:
@@ -70,9 +71,16 @@ def headline(found: Ruling) -> str:
 
 
 def notes(found: Comparison) -> list[str]:
-    """Arms and pairs that have no figures, and why."""
+    """Arms, pairs and prompts that have no figures, and why."""
     name = "{0.task} {0.label}".format
     return [
+        *dict.fromkeys(
+            f"{one.task}, run {one.run.id}: left out, longer than the caches may be: "
+            + ", ".join(one.run.left_out)
+            for arm in found.arms
+            for one in (arm.base, arm.candidate)
+            if one.run.left_out
+        ),
         *(f"{name(one.candidate)}: refused, other {', '.join(one.fields)}" for one in found.refused),
         *(f"{name(one)}: only in the base" for one in found.vanished),
         *(f"{name(one)}: only in the candidate" for one in found.new),
@@ -104,7 +112,7 @@ def _lines(found: Comparison) -> Iterator[tuple[ArmChange, Difference]]:
 
 def _cells(arm: ArmChange, one: Difference) -> Sequence[str]:
     figures = (words.DASH if value is None else f"{value:.4g}" for value in (one.base, one.candidate))
-    title = f"{one.title}, {one.unit}" if one.unit else one.title
+    title = f"{one.title}, {one.unit}" if one.unit not in ("", one.title) else one.title
     return arm.candidate.task, arm.candidate.label, title, *figures, *change_words(one), one.word
 
 
