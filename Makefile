@@ -35,7 +35,8 @@ bench: $(READY) ## measure the quick suite (minutes), print the table, write the
 
 smoke: $(READY) ## run every step of a measurement on 1 prompt per task, keep nothing
 	@echo "smoke: measuring suite 'smoke' into a temporary folder"
-	@out=$$(mktemp -d) && trap 'rm -rf "$$out"' EXIT && $(BIN)/draftboard run --suite smoke --out "$$out"
+	@out=$$(mktemp -d) && trap 'rm -rf "$$out"' EXIT && \
+	trap 'echo "smoke: keeps nothing, $$out is removed"' INT && $(BIN)/draftboard run --suite smoke --out "$$out"
 
 train: $(READY) ## make the training data and train every drafter, going on where it stopped (hours)
 	@echo "train: the target's replies and states, then every method into drafters/weights/"
@@ -63,7 +64,7 @@ gpu-check: $(READY) ## check every part on this machine's GPU (minutes, no netwo
 	@$(BIN)/python harness/bench/gpu_check.py
 
 gate: $(READY) ## run this tree beside a commit: make gate AGAINST=main
-	@echo "gate: measuring suite 'gate' in $(AGAINST) and in this tree, turn by turn"
+	@echo "gate: measuring suite 'gate' in $(AGAINST) and in this tree, round by round"
 	@$(BIN)/draftboard gate --against $(AGAINST)
 
 site: $(READY) ## write the page from results/

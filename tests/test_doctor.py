@@ -174,6 +174,11 @@ def test_a_section_that_breaks_is_a_line_and_a_users_mistake_is_not(monkeypatch:
         list(doctor.examine("no/such/target", "float32", "cpu", 16))
 
 
+def test_a_context_beyond_the_target_speaks_of_the_doctors_own_flag(target: str) -> None:
+    with pytest.raises(UserError, match=r"--context 99999 and the 32 rows .* use at most --context \d+$"):
+        list(doctor.examine(target, "float32", "cpu", 99999))
+
+
 @pytest.mark.parametrize(
     "governor, state, advised", [("performance", "ok", False), ("powersave", "warning", True)]
 )

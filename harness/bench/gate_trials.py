@@ -73,9 +73,7 @@ def main() -> None:
     """Runs what is missing, then prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("experiment", choices=[*EXPERIMENTS, "all", "table"])
-    parser.add_argument(
-        "--runs", type=int, help="gates of each experiment, shared by its conditions"
-    )
+    parser.add_argument("--runs", type=int, help="gates of each experiment, shared by its conditions")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no gate after so long")
     parser.add_argument("--condition", help="only this one, for instance idle")
     parser.add_argument("--commit", help="the commit that is gated (default: as before, else HEAD)")

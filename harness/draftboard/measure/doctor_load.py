@@ -7,12 +7,13 @@ import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from draftboard.errors import UserError
 from draftboard.measure import doctor_decode
 from draftboard.measure.arms import describe
 from draftboard.measure.bandwidth import CACHES, Bandwidth, measure_bandwidth
 from draftboard.measure.curve import FINE_ROWS, verify_curve
 from draftboard.measure.doctor import Line, Section, State, Subject
-from draftboard.measure.loading import dtype_name, load_target
+from draftboard.measure.loading import dtype_name, load_target, position_limit
 from draftboard.measure.machine import BusyMeter, gpus_of
 from draftboard.measure.target import TargetModel
 from draftboard.measure.telemetry.request import Request
@@ -77,8 +78,20 @@ def _watched(sampler: Sampler | NullSampler, work: Callable[[], Speed]) -> tuple
         return speed, (_no_telemetry(error),)
 
 
+def _room(subject: Subject) -> int:
+    """The positions that the curve needs. Raises UserError where the target has fewer."""
+    room, limit = subject.context + max(FINE_ROWS), position_limit(subject.target, subject.revision)
+    if limit is not None and room > limit:
+        raise UserError(
+            f"--context {subject.context} and the {max(FINE_ROWS)} rows that are verified after it need"
+            f" {room} positions, more than the target's {limit};"
+            f" use at most --context {limit - max(FINE_ROWS)}"
+        )
+    return room
+
+
 def _measure(subject: Subject) -> Speed:
-    room = subject.context + max(FINE_ROWS)
+    room = _room(subject)
     model = load_target(
         subject.target,
         dtype=subject.dtype,

@@ -127,9 +127,8 @@ class Progress:
         left = "?" if task.time_remaining is None else f"{task.time_remaining:.0f} s"
         speeds = ((tally.label, self.speedup(tally)) for tally in self.tallies)
         shown = ", ".join(f"{label} {speed:.2f}x" for label, speed in speeds if speed is not None)
-        return (
-            f"{self.title}: {task.completed:.0f}/{task.total:.0f} replies, about {left} left; so far {shown}"
-        )
+        done = f"{self.title}: {task.completed:.0f}/{task.total:.0f} replies, about {left} left"
+        return f"{done}; so far {shown}" if shown else done
 
     def _picture(self) -> Group:
         table = Table(box=None, pad_edge=False)

@@ -144,23 +144,8 @@ def _line(
 ) -> tuple[Line, list[Row]]:
     row, by_task = rows[-1], {_task(row): row for row in rows}
     assert len(by_task) == len(rows), f"{names[row.arm]} has two rows of one task"
-    days = sorted({words.day(row) for row in rows})
-    verdict = worth(rows)
-
-    def cell(task: TaskKey) -> Cell | None:
-        if task not in by_task:
-            return None
-        at = by_task[task].run, by_task[task].arm
-        return make_cell(tasks[task], group.places[at], group.entries[at], top)
-
     here = {task: group.entries[one.run, one.arm] for task, one in by_task.items()}
-    last, device = group.entries[row.run, row.arm], group.runs[-1].environment.device_type
-
-    def each(say: Callable[[Summary], Fact]) -> tuple[TaskFact, ...]:
-        if device == "cpu":
-            return ()
-        return tuple((tasks[task], hardware.of(here[task], say)) for task in tasks if task in here)
-
+    days, verdict = sorted({words.day(row) for row in rows}), worth(rows)
     line = Line(
         id=key,
         name=said(names[row.arm]),
@@ -172,15 +157,31 @@ def _line(
         needs=said(row.card.needs),
         worth=replace(said(verdict.text, tone=verdict.tone), value=str(words.RANKS[verdict.tone])),
         origin=_origin(row),
-        training=tuple(_training(row, last)),
+        training=tuple(_training(row, group.entries[row.run, row.arm])),
         memory=_memory(row),
-        gpu=each(hardware.busy),
-        energy=each(hardware.energy),
+        gpu=_of_hardware(group, here, tasks, hardware.busy),
+        energy=_of_hardware(group, here, tasks, hardware.energy),
         when_to_use=said(row.card.when_to_use),
         measured=" to ".join(dict.fromkeys((days[0], days[-1]))),
-        cells=tuple(cell(task) for task in tasks),
+        cells=tuple(_cell(group, by_task.get(task), name, top) for task, name in tasks.items()),
     )
     return line, rows
+
+
+def _cell(group: _Group, row: Row | None, task: str, top: float) -> Cell | None:
+    if row is None:
+        return None
+    at = row.run, row.arm
+    return make_cell(task, group.places[at], group.entries[at], top)
+
+
+def _of_hardware(
+    group: _Group, here: dict[TaskKey, Entry], tasks: dict[TaskKey, str], say: Callable[[Summary], Fact]
+) -> tuple[TaskFact, ...]:
+    """What the telemetry of a GPU says of the arm on each task; a CPU's gauges are not the arm's alone."""
+    if group.runs[-1].environment.device_type == "cpu":
+        return ()
+    return tuple((name, hardware.of(here[task], say)) for task, name in tasks.items() if task in here)
 
 
 def _best_marked(found: Sequence[tuple[Line, list[Row]]]) -> tuple[Line, ...]:
