@@ -56,6 +56,24 @@ def test_a_slowdown_fails_only_when_confirmed() -> None:
     assert passing.outcome != "regression" and passing.sessions > 1
 
 
+@pytest.mark.parametrize("factors", [(1.3, 1.0), (1.0, 1.3), (1.0, 1.0, 1.3), (1.3, 1.02, 1.0)])
+def test_one_wild_session_cannot_make_an_alarm(factors: tuple[float, ...]) -> None:
+    trial = Trial(LIMITS, one_machine=True)
+    for base, candidate in sessions(*factors):
+        ruling = trial.add(base, candidate)
+    assert ruling.outcome != "regression"
+
+
+def test_a_slowdown_too_noisy_for_one_session_is_heard_in_three() -> None:
+    found = sessions(*[1.08] * 3, noise=0.06)
+    alone = [Trial(LIMITS, one_machine=True).add(*one) for one in found]
+    assert any("cannot tell" in said(ruling, "time", "all arms") for ruling in alone)
+    trial = Trial(LIMITS, one_machine=True)
+    for one in found:
+        ruling = trial.add(*one)
+    assert ruling.outcome == "regression"
+
+
 def test_noise_as_wide_as_the_limit_is_neither_and_names_a_remedy() -> None:
     ruling = rule(sessions(1.0, 1.02, 1.0, noise=0.15))
     assert (ruling.outcome, ruling.exit_code, ruling.sessions) == ("cannot tell", 3, MAX_SESSIONS)

@@ -3,7 +3,7 @@
     python harness/bench/gate_trials.py all [--minutes 120] everything below that is missing, in this order
     python harness/bench/gate_trials.py null  [--runs 40]   a build against itself; half of the gates loaded
     python harness/bench/gate_trials.py slow  [--runs 20]   decoding longer by 8 %
-    python harness/bench/gate_trials.py blind [--runs 20]   drafts cut to two tokens: E[L] falls by 10.5 %
+    python harness/bench/gate_trials.py blind [--runs 20]   drafts cut to two tokens: E[L] falls by over 10 %
     python harness/bench/gate_trials.py creep [--runs 3]    3 %, 6 % and 9 % longer, all against one base
     python harness/bench/gate_trials.py table               only prints what was found so far
 
