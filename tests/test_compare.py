@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from draftboard.judge.compare import ArmChange, Comparison, compare
+from draftboard.judge.ratios import Sums, mean_change
 from draftboard.record.records import Sampling, TaskRef, Weights
 from sides import side, without
 
@@ -120,3 +122,15 @@ def test_arms_of_one_name_are_paired_by_what_they_are() -> None:
     assert [arm.candidate.arm.id for arm in found.arms] == [plain.id, second.id]
     assert [one.arm.id for one in found.new] == [first.id] and not found.refused
     assert [one.arm.id for one in compare([both], [less]).vanished] == [first.id]
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_the_interval_holds_the_truth_about_as_often_as_it_says(repeats: int) -> None:
+    """Noise of 8 % a reply. Drawing repeats as well as prompts would hold the truth too often."""
+    rng, trials, prompts = np.random.default_rng(2), 200, 8
+    names = tuple(f"p{i}" for i in range(prompts) for _ in range(repeats))
+    empty = np.zeros(len(names))
+    units = Sums(names, tuple(range(repeats)) * prompts, empty, empty, empty)
+    found = [mean_change(units, rng.normal(0, 0.08, len(names))) for _ in range(trials)]
+    held = [one.lo is not None and one.hi is not None and one.lo <= 0 <= one.hi for one in found]
+    assert 0.91 <= sum(held) / trials <= 0.975

@@ -1,9 +1,9 @@
 """By how much one side differs from the other: paired intervals of a log ratio over prompts and repeats.
 
 A unit is one prompt at one repeat, all its turns together, answered by both sides. The interval is a
-bootstrap in two stages, prompts first and within a drawn prompt its repeats, and its percentiles are widened
-for few prompts (expanded percentiles: Hesterberg, What Teachers Should Know About the Bootstrap, The
-American Statistician 69, 2015).
+bootstrap of prompts, each with all its repeats: how much repeats differ is in the prompts' means already, and
+to draw them once more would count it twice. Its percentiles are widened for few prompts (expanded
+percentiles: Hesterberg, What Teachers Should Know About the Bootstrap, The American Statistician 69, 2015).
 """
 
 from __future__ import annotations
@@ -154,12 +154,8 @@ def _percentiles(count: int) -> list[float]:
 @lru_cache
 def _weights(prompts: tuple[str, ...]) -> Column:
     """How often each unit occurs in each resample, [resamples, units]."""
-    rng = np.random.default_rng(SEED)
     place = {prompt: index for index, prompt in enumerate(dict.fromkeys(prompts))}
-    of_unit = np.array([place[prompt] for prompt in prompts])
-    drawn = rng.multinomial(len(place), np.full(len(place), 1 / len(place)), RESAMPLES)
-    weights = np.zeros((RESAMPLES, len(prompts)))
-    for index in range(len(place)):
-        units = np.flatnonzero(of_unit == index)
-        weights[:, units] = rng.multinomial(drawn[:, index] * len(units), np.full(len(units), 1 / len(units)))
-    return weights
+    drawn = np.random.default_rng(SEED).multinomial(
+        len(place), np.full(len(place), 1 / len(place)), RESAMPLES
+    )
+    return drawn[:, [place[prompt] for prompt in prompts]].astype(np.float64)
