@@ -17,17 +17,14 @@ from draftboard.measure.curve import verify_curve
 from draftboard.measure.decode import decode
 from draftboard.measure.graphs import Graphs
 from draftboard.measure.loading import load_target
-from draftboard.measure.plan import Plan
 from draftboard.measure.target import TargetModel
-from draftboard.record.records import Sampling
 from draftboard.record.store import Store, load
-from draftboard.record.suites import ArmSpec
 from scripted import Scripted, always
 from shipped import MODULES, maker
 from tape import TapeRecorder, Watch
 from test_target import FUSED, rough
 from tiny import tiny_target
-from tiny_folder import save_task, save_tiny_folder
+from tiny_folder import save_task, small_plan
 from watched import PROMPT, TEXT, Watched, check, guesses_at_random, run
 
 TAPS = (0, FINAL_NORM, 2)
@@ -270,12 +267,7 @@ def test_a_run_is_lossless_over_graphs_and_its_record_tells(
 
     monkeypatch.setattr(loading, "load_target", load_captured)
     save_task(tmp_path, prompts=1)
-    plan = Plan(
-        suite="test", indicative=False, target=str(save_tiny_folder(tmp_path / "target")), revision=None,
-        dtype="float32", device="cpu", plugins="draftboard_drafters", baseline="none", task="small",
-        root=str(tmp_path), limit=1, max_new_tokens=8, repeats=1, warmup=1, sampling=Sampling(),
-        arms=(ArmSpec("none"), ArmSpec("ngram", 3)),
-    )  # fmt: skip
+    plan = small_plan(tmp_path, max_new_tokens=8, warmup=1)
     outcome = runner.run_plan(plan, Store(tmp_path / "out"), lambda event: None, start_method="fork")
     record, (_, lookup) = load(outcome.folder)
     assert lookup.losslessness is not None

@@ -11,14 +11,12 @@ import torch
 from draftboard.judge.memory import arm_ratio, cache_bytes, loading_ratio
 from draftboard.measure import runner
 from draftboard.measure.memory import NO_REPLY, NOT_TOLD, MemoryMeter, ProcessCounter, with_memory
-from draftboard.measure.plan import Plan
 from draftboard.record.journal import Journal
-from draftboard.record.records import Memory, Sampling, Weights
+from draftboard.record.records import Memory, Weights
 from draftboard.record.store import Store, load
-from draftboard.record.suites import ArmSpec
 from draftboard.show.memory import arm_words, loading_words
 from record_factory import make_arm, make_baseline, make_run, make_trace
-from tiny_folder import save_task, save_tiny_folder
+from tiny_folder import save_task, small_plan
 
 CPU = torch.device("cpu")
 MIB = 2**20
@@ -114,12 +112,7 @@ def test_what_was_not_recorded_is_said() -> None:
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="no peak of memory to read here")
 def test_a_run_records_the_memory_of_each_arm_and_of_loading(tmp_path: Path) -> None:
     save_task(tmp_path)
-    plan = Plan(
-        suite="test", indicative=False, target=str(save_tiny_folder(tmp_path / "target")), revision=None,
-        dtype="float32", device="cpu", plugins="draftboard_drafters", baseline="none", task="small",
-        root=str(tmp_path), limit=1, max_new_tokens=4, repeats=1, warmup=0, sampling=Sampling(),
-        arms=(ArmSpec("none"), ArmSpec("ngram", 3)),
-    )  # fmt: skip
+    plan = small_plan(tmp_path, max_new_tokens=4, warmup=0)
     out = runner.run_plan(plan, Store(tmp_path / "out"), lambda event: None, start_method="fork")
     run, arms = load(out.folder)
     memories = [run.loading, *(arm.memory for arm in arms)]

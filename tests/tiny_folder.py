@@ -7,6 +7,9 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from draftboard.measure.plan import Plan
+from draftboard.record.records import Sampling
+from draftboard.record.suites import ArmSpec
 from tiny import tiny_model
 
 TEMPLATE = (
@@ -45,3 +48,13 @@ def save_task(root: Path, name: str = "small", prompts: int = 3) -> None:
         'title = "Small"\nversion = 1\nlicence = "CC0-1.0"\norigin = "made for a test"\n'
         'analysis = "nothing"\ntemplate = "target"\nturns = 2\n'
     )
+
+
+def small_plan(root: Path, *, max_new_tokens: int, warmup: int) -> Plan:
+    """One prompt of the task below `root` for plain decoding and look-up, on a target made there."""
+    return Plan(
+        suite="test", indicative=False, target=str(save_tiny_folder(root / "target")), revision=None,
+        dtype="float32", device="cpu", plugins="draftboard_drafters", baseline="none", task="small",
+        root=str(root), limit=1, max_new_tokens=max_new_tokens, repeats=1, warmup=warmup, sampling=Sampling(),
+        arms=(ArmSpec("none"), ArmSpec("ngram", 3)),
+    )  # fmt: skip

@@ -45,7 +45,7 @@ class Rotary:
         self, rope: Rope, head_dim: int, length: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         """Angles in `dtype`, computed in float32. Raises UserError for a variant outside `FIXED`."""
-        # Imported here: it takes seconds, and listing the drafters needs none of it.
+        # Imported here, as below: it takes seconds, and listing the drafters needs none of it.
         from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
         width = int(head_dim * rope.parameters.get("partial_rotary_factor", 1.0))
@@ -71,6 +71,8 @@ def rotate(x: Tensor, angles: Angles) -> Tensor:
 
 
 def _config(rope: Rope, width: int) -> Any:
+    from transformers import LlamaConfig
+
     kind = rope.parameters.get("rope_type", "default")
     if kind not in FIXED:
         raise UserError(
@@ -78,8 +80,6 @@ def _config(rope: Rope, width: int) -> Any:
             f" which cached keys cannot follow (can run: {', '.join(sorted(FIXED))})"
         )
     skipped = _OF_IMAGES | {"partial_rotary_factor"}
-    from transformers import LlamaConfig
-
     return LlamaConfig(
         hidden_size=width,
         num_attention_heads=1,

@@ -75,8 +75,7 @@ def notes(found: Comparison) -> list[str]:
     name = "{0.task} {0.label}".format
     return [
         *dict.fromkeys(
-            f"{one.task}, run {one.run.id}: left out, longer than the caches may be: "
-            + ", ".join(one.run.left_out)
+            f"{one.task}, run {one.run.id}: {words.LEFT_OUT}: {', '.join(one.run.left_out)}"
             for arm in found.arms
             for one in (arm.base, arm.candidate)
             if one.run.left_out

@@ -131,7 +131,7 @@ def shared_lines(rows: Sequence[Row], remarks: Iterable[tuple[Row, str]]) -> lis
 def _remarks(row: Row, fields: Container[str]) -> Iterator[str]:
     yield from row.reasons
     if row.left_out:
-        yield f"left out, longer than the caches may be: {', '.join(row.left_out)}"
+        yield f"{words.LEFT_OUT}: {', '.join(row.left_out)}"
     if row.lossless == "tie":
         yield f"tie: {row.lossless_reason}"
     yield from () if row.error else published.remarks(row)

@@ -50,7 +50,7 @@ def _memory(run: RunRecord, arms: Sequence[Arm], arm: Arm) -> Iterator[str]:
     yield f"memory: {arm_words(run, arms, arm)}"
     yield f"memory while loading: {loading_words(run)}"
     if run.left_out:
-        yield f"left out, longer than the caches may be: {', '.join(run.left_out)}"
+        yield f"{words.LEFT_OUT}: {', '.join(run.left_out)}"
 
 
 def choose_arm(run: RunRecord, arms: Sequence[Arm], name: str | None) -> Arm:

@@ -14,6 +14,9 @@ from draftboard.record.store import parse_utc
 
 DASH = "–"
 
+LEFT_OUT = "left out, longer than the caches may be"
+"""Before the ids of the prompts that a run could not take."""
+
 Tone = Literal["plain", "gain", "loss", "bad", "quiet"]
 
 RANKS: dict[Tone, int] = {"gain": 3, "plain": 2, "quiet": 2, "loss": 1, "bad": 0}

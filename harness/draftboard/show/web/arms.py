@@ -128,7 +128,7 @@ def _card_words(row: Row, training: Training | None) -> list[tuple[str, Fact]]:
 def _loading(run: RunRecord) -> Iterator[tuple[str, str]]:
     yield "memory while loading", memory.loading_words(run)
     if run.left_out:
-        yield "prompts left out, longer than the caches may be", ", ".join(run.left_out)
+        yield f"prompts {words.LEFT_OUT}", ", ".join(run.left_out)
 
 
 def _claim(claim: Claim) -> Fact:
