@@ -14,8 +14,8 @@ Parameters = Mapping[str, Tensor]
 
 
 def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Root mean square norm over the last axis."""
-    return F.rms_norm(x, weight.shape, weight, eps)
+    """Root mean square norm over the last axis, in the weight's precision."""
+    return F.rms_norm(x.to(weight.dtype), weight.shape, weight, eps)
 
 
 def swiglu(x: Tensor, parameters: Parameters, at: str) -> Tensor:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from draftboard.record.environment import read_cpu
 from draftboard_drafters.checkpoints.cards import CARD, WEIGHTS, file_sha256
-from draftboard_drafters.training.loop import Settings, State
+from draftboard_drafters.training.loop import Settings, State, products
 from draftboard_drafters.training.objective import Recipe
 
 
@@ -42,6 +42,7 @@ def write_card(folder: Path, recipe: Recipe, settings: Settings, state: State, d
         "seconds": round(state.seconds, 1),
         "cpu_seconds": round(state.cpu_seconds, 1),
         "cpu": read_cpu()[0],
+        "products": products(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "python": platform.python_version(),

@@ -18,11 +18,11 @@ from draftboard_drafters._layers import Angles, Rotary
 from draftboard_drafters.training.batches import Batch
 from draftboard_drafters.training.blocks import norm
 from draftboard_drafters.training.objective import (
+    Labels,
     Outcome,
     Parameters,
     cross_entropy,
     label_weights,
-    laws,
     mean,
 )
 from draftboard_drafters.training.parts import Parts, Words
@@ -51,6 +51,7 @@ class Chains:
     ) -> Outcome:
         """`feature` [B, T, H] is fused from the target's states; `head` [Vd, H] reads the drafter's."""
         weights = label_weights(batch, self.words.known, self.prompt_weight)
+        labels = Labels(batch, weights, self.words.head)
         keys, values, losses, hits = list[Tensor](), list[Tensor](), list[Tensor](), list[Tensor]()
         length = batch.ids.shape[1]
         for s in range(self.k):
@@ -61,18 +62,20 @@ class Chains:
             state = step(parameters, embedded, feature[:, :rows], angles, keys, values)
             normed = norm(state, parameters["norm.weight"], self.parts.geometry.eps)
             feature = normed if self.normed else state
-            loss, right = self._read(normed, batch.states[:, 1 + s :, -1], weights[:, 1 + s :], head)
+            loss, right = _read(normed, labels, 1 + s, head)
             losses.append(self.decay**s * loss)
             hits.append(right)
         starts = batch.starts(self.k)[:, 1 : 1 + hits[-1].shape[1]]
         chains = [right[:, : starts.shape[1]][starts] for right in hits]
         return Outcome(torch.stack(losses).sum(), torch.stack(chains, dim=-1))
 
-    def _read(self, normed: Tensor, final: Tensor, weights: Tensor, head: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean loss and, for every row, whether its best guess is the target's."""
-        counts = weights > 0
-        law = laws(final[counts], self.words.head)
-        logits = F.linear(normed[counts], head)
-        right = torch.zeros_like(counts)
-        right[counts] = logits.detach().argmax(-1) == law.argmax(-1)
-        return mean(cross_entropy(logits, law), weights[counts]), right
+
+def _read(normed: Tensor, labels: Labels, start: int, head: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean loss of states [B, n, H] that predict what is said from the place `start` on, and for every
+    row whether its best guess is the target's."""
+    weights, law = labels.since(start)
+    counts = weights > 0
+    logits = F.linear(normed[counts], head).float()
+    right = torch.zeros_like(counts)
+    right[counts] = logits.detach().argmax(-1) == law.argmax(-1)
+    return mean(cross_entropy(logits, law), weights[counts]), right

@@ -17,7 +17,7 @@ from torch import Tensor
 from draftboard.drafter import Drafter, UserError
 from draftboard.errors import unknown
 from draftboard.measure.embedded import EMBEDDED_ID
-from draftboard.measure.loading import load_target, load_tokenizer, resolve_source
+from draftboard.measure.loading import load_target, load_tokenizer, resolve_dtype, resolve_source
 from draftboard.measure.target import TargetModel
 from draftboard_drafters.training import prompts, recipes
 from draftboard_drafters.training.batches import Texts
@@ -121,7 +121,8 @@ def in_order(known: Mapping[str, ModuleType]) -> list[str]:
 def make_data(job: Job) -> None:
     """Replies up to the number of tokens asked for, with the target's states on all of them."""
     context = LONGEST_PROMPT + MAX_NEW_TOKENS
-    target = load_target(job.target, dtype=torch.float32, device=torch.device("cpu"), max_context=context)
+    device = torch.device("cpu")
+    target = load_target(job.target, dtype=resolve_dtype("auto", device), device=device, max_context=context)
     replies = Replies(job.replies)
     store = Store(job.work / "states", Layout(target.id, taps_of(target.num_layers), target.hidden_size))
     answered = {prompt for prompt, _ in replies}

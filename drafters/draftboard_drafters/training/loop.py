@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from draftboard.drafter import UserError
+from draftboard.measure.linear import native_bfloat16
 from draftboard_drafters.training.batches import Texts
 from draftboard_drafters.training.objective import Recipe
 
@@ -114,7 +115,8 @@ def _step(
     batch = texts.batch(groups[state.group])
     for group in optimiser.param_groups:
         group["lr"] = settings.rate * _shape(state.tokens / settings.tokens)
-    outcome = recipe.outcome(state.parameters, batch, settings.seed + state.step)
+    with _arithmetic():
+        outcome = recipe.outcome(state.parameters, batch, settings.seed + state.step)
     optimiser.zero_grad()
     outcome.loss.backward()  # type: ignore[no-untyped-call]
     torch.nn.utils.clip_grad_norm_(state.parameters.values(), 1.0)
@@ -124,6 +126,16 @@ def _step(
         state.epoch, state.group = state.epoch + 1, 0
     loss: float = outcome.loss.item()
     return loss
+
+
+def products() -> str:
+    """The dtype of the matrix products: bfloat16 where the processor has them, else float32. Weights, norms
+    and losses are in float32 either way."""
+    return "bfloat16" if native_bfloat16() else "float32"
+
+
+def _arithmetic() -> torch.autocast:
+    return torch.autocast("cpu", torch.bfloat16, enabled=products() == "bfloat16")
 
 
 def _shape(done: float) -> float:
@@ -140,7 +152,8 @@ def _due(state: State, settings: Settings) -> bool:
 def held_out(recipe: Recipe, texts: Texts, parameters: dict[str, Tensor]) -> tuple[float, ...]:
     """The share of chains on the held-out texts whose first 1, 2, .. K drafts are all right."""
     groups = texts.groups(texts.held_out, 2048, 0)
-    hits = [recipe.outcome(parameters, texts.batch(group), 0).hits for group in groups]
+    with _arithmetic():
+        hits = [recipe.outcome(parameters, texts.batch(group), 0).hits for group in groups]
     return tuple(torch.cat(hits).float().cumprod(-1).mean(0).tolist())
 
 
@@ -159,7 +172,9 @@ def _flops_per_token(recipe: Recipe, texts: Texts, state: State, settings: Setti
     """Arithmetic of one step forward and back for a token, counted on a batch."""
     batch = texts.batch(texts.groups(texts.train, settings.rows, settings.seed)[0])
     with FlopCounterMode(display=False) as counter:
-        recipe.outcome(state.parameters, batch, 0).loss.backward()  # type: ignore[no-untyped-call]
+        with _arithmetic():
+            outcome = recipe.outcome(state.parameters, batch, 0)
+        outcome.loss.backward()  # type: ignore[no-untyped-call]
     flops: int = counter.get_total_flops()
     return flops / batch.tokens
 

@@ -42,9 +42,26 @@ class Recipe(Protocol):
 
 
 def laws(states: Tensor, head: Tensor) -> Tensor:
-    """The target's law [n, Vd] over a reduced vocabulary, from its final states [n, H]; no gradient."""
-    with torch.no_grad():
+    """The target's law [n, Vd] over a reduced vocabulary, from its final states [n, H], in float32 whatever
+    the training computes in: a label that is rounded to bfloat16 ties with its neighbours. No gradient."""
+    with torch.no_grad(), torch.autocast(states.device.type, enabled=False):
         return F.linear(states, head).softmax(-1)
+
+
+class Labels:
+    """The target's law after every place that counts, each computed once however many drafts it judges."""
+
+    def __init__(self, batch: Batch, weights: Tensor, head: Tensor) -> None:
+        """`weights` [B, T] says how much each place counts, `head` [Vd, H] reads the final states."""
+        self.weights, counts = weights, weights > 0
+        self.laws = laws(batch.states[:, :, -1][counts], head)
+        self.rows = torch.zeros_like(counts, dtype=torch.int64)
+        self.rows[counts] = torch.arange(len(self.laws))
+
+    def since(self, start: int) -> tuple[Tensor, Tensor]:
+        """From the place `start` on: the weights [B, T - start], and the laws [n, Vd] where they are not 0."""
+        weights = self.weights[:, start:]
+        return weights, self.laws[self.rows[:, start:][weights > 0]]
 
 
 def cross_entropy(logits: Tensor, law: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from draftboard_drafters.checkpoints.record import TARGETS
 from draftboard_drafters.training.batches import Batch
 from draftboard_drafters.training.blocks import attend_blocks, keys_values, norm, project, swiglu
 from draftboard_drafters.training.chains import LONGEST
-from draftboard_drafters.training.objective import Parameters, label_weights, laws
+from draftboard_drafters.training.objective import Labels, Parameters, label_weights
 from draftboard_drafters.training.parts import Parts, Words
 from draftboard_drafters.training.shipping import kept_tensors, trained
 
@@ -134,10 +134,10 @@ class Slots:
         where = counted > 0
         started = batch.starts(self.k).gather(1, anchors) & chosen
         states = self._states(parameters, batch, anchors, safe)
-        final = batch.states[:, :, -1][torch.arange(len(safe))[:, None, None], safe]
+        labels = Labels(batch, weights, self.words.head)
         return Block(
             states[where],
-            laws(final[where], self.words.head),
+            labels.laws[_at(labels.rows, safe)[where]],
             counted[where],
             _at(batch.ids, safe)[where],
             where,

@@ -60,7 +60,7 @@ class DFlashRecipe:
     def outcome(self, parameters: Parameters, batch: Batch, seed: int) -> Outcome:
         """Loss and hits of the drawn blocks."""
         block = self.slots.block(parameters, batch, seed)
-        logits = F.linear(block.states, self.words.head)
+        logits = F.linear(block.states, self.words.head).float()
         right = logits.detach().argmax(-1) == block.laws.argmax(-1)
         loss = mean(cross_entropy(logits, block.laws), block.weights)
         return Outcome(loss, chains_of(right, block))

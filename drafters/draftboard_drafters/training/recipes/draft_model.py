@@ -86,7 +86,7 @@ class DraftModelRecipe:
         ).last_hidden_state
         weights = batch.weights(self.prompt_weight)
         counts = weights > 0
-        logits = F.linear(hidden[counts], parameters["model.embed_tokens.weight"][rows])
+        logits = F.linear(hidden[counts], parameters["model.embed_tokens.weight"][rows]).float()
         law = laws(batch.states[:, :, -1][counts], self.parts.head[rows])
         right = torch.zeros_like(counts)
         right[counts] = logits.detach().argmax(-1) == law.argmax(-1)

@@ -77,7 +77,7 @@ class DSparkRecipe:
         """Loss and hits of the drawn blocks."""
         block = self.slots.block(parameters, batch, seed)
         previous = F.embedding(block.previous, parameters["markov_head.markov_w1.weight"])
-        logits = F.linear(block.states, self.words.head)
+        logits = F.linear(block.states, self.words.head).float()
         logits = logits + F.linear(previous, parameters["markov_head.markov_w2.weight"])
         apart = (logits.softmax(-1) - block.laws).abs().sum(-1)
         fit = 0.1 * cross_entropy(logits, block.laws) + 0.9 * apart
