@@ -59,7 +59,7 @@ class Labels:
         self.rows[counts] = torch.arange(len(self.laws))
 
     def since(self, start: int) -> tuple[Tensor, Tensor]:
-        """From the place `start` on: the weights [B, T - start], and the laws [n, Vd] where they are not 0."""
+        """From the place `start` on: weights [B, T - start], and the laws [n, Vd] where they are not 0."""
         weights = self.weights[:, start:]
         return weights, self.laws[self.rows[:, start:][weights > 0]]
 
