@@ -15,7 +15,7 @@ from draftboard_drafters.checkpoints.cards import training_of
 from draftboard_drafters.checkpoints.shipped import SHIPPED as SHIPPED_WORD
 from draftboard_drafters.checkpoints.shipped import located
 from draftboard_drafters.training.cards import Data, write_card
-from draftboard_drafters.training.loop import Settings, State, train
+from draftboard_drafters.training.loop import Settings, State, products, train
 from draftboard_drafters.training.tables import tables
 from shipped import MODULES
 from tiny import tiny_target
@@ -46,6 +46,7 @@ def test_a_trained_drafter_says_where_it_comes_from_and_what_it_cost(trained: Pa
     assert drafter.weights.training.data_tokens == 40
     assert drafter.weights.training.token_visits >= 60
     assert drafter.weights.training.energy_joules is None
+    assert json.loads((trained / "card.json").read_text())["products"] == products()
 
 
 def test_weights_that_are_not_those_of_the_card_are_refused(trained: Path) -> None:

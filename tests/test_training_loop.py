@@ -46,10 +46,31 @@ def dying_after(steps: int) -> Callable[..., float]:
     return step
 
 
+@pytest.mark.parametrize("native", [True, False], ids=["bfloat16", "float32"])
 @pytest.mark.parametrize("name", RECIPES)
-def test_training_on_a_few_texts_learns_them(name: str, store: Store, tmp_path: Path) -> None:
+def test_training_on_a_few_texts_learns_them(
+    name: str, native: bool, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "native_bfloat16", lambda: native)
     state = learn(name, store, tmp_path, Settings(tokens=5_000, rate=8e-3, rows=120, evaluations=2))
     assert state.curve[-1].length > state.curve[0].length + 0.4
+
+
+def test_bfloat16_products_leave_weights_gradients_and_labels_in_float32(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "native_bfloat16", lambda: True)
+    method, texts = recipe("dflash", store), everything(store)
+    parameters = {name: tensor.requires_grad_(True) for name, tensor in method.initial(0).items()}
+    batch = texts.batch(texts.train)
+    with loop._arithmetic():
+        rounded = method.slots.block(parameters, batch, 0)
+        loss = method.outcome(parameters, batch, 0).loss
+    loss.backward()
+    exact = method.slots.block(parameters, batch, 0)
+    torch.testing.assert_close(rounded.laws, exact.laws, rtol=0, atol=0)
+    assert not torch.equal(rounded.states, exact.states), "the products were not rounded"
+    assert {t.dtype for t in (rounded.laws, loss, *(p.grad for p in parameters.values()))} == {torch.float32}
 
 
 @pytest.mark.parametrize("steps", [1, 4, 8])
