@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from draftboard.drafter import Drafter, UserError
+from draftboard.drafter import UserError
 from draftboard.errors import unknown
 from draftboard.measure.embedded import EMBEDDED_ID
 from draftboard.measure.loading import load_target, load_tokenizer, resolve_dtype, resolve_source
@@ -22,18 +22,11 @@ from draftboard.measure.target import TargetModel
 from draftboard_drafters.training import prompts, recipes
 from draftboard_drafters.training.batches import Texts
 from draftboard_drafters.training.cards import Data, write_card
-from draftboard_drafters.training.evaluate import (
-    benchmarks,
-    calibration,
-    evaluate,
-    greedy_sampler,
-    positions,
-)
 from draftboard_drafters.training.generation import Answer, BatchedReplies
 from draftboard_drafters.training.loop import read_state, train
 from draftboard_drafters.training.parts import Parts, count, most_frequent, parts_of
-from draftboard_drafters.training.replay import acceptance_length
 from draftboard_drafters.training.replies import Replies
+from draftboard_drafters.training.report import report
 from draftboard_drafters.training.states import Layout, Store, fill, taps_of
 from draftboard_drafters.training.tables import tables
 
@@ -98,7 +91,8 @@ def run(what: str, job: Job) -> None:
     if what == TABLES:
         job.say(tables(job.weights))
     if what == EVALUATION:
-        evaluate_all(job)
+        folders = [job.weights / name for name in known if (job.weights / name / "config.json").exists()]
+        report(job.target, folders, job.results, job.work, job.say)
     for method in in_order(known) if what == EVERYTHING else [what] if what in known else []:
         train_method(method, job)
 
@@ -210,30 +204,3 @@ def _finished(method: str, job: Job) -> dict[str, Tensor]:
             f"no finished training of {method!r} in {job.work}, from which this one starts; train it first"
         )
     return {name: tensor.detach().requires_grad_(False) for name, tensor in found[1].parameters.items()}
-
-
-def evaluate_all(job: Job) -> None:
-    """Prints the acceptance length of every shipped drafter on every task with stored replies."""
-    target = load_target(job.target, dtype=torch.float32, device=torch.device("cpu"), max_context=None)
-    found = benchmarks(job.results, target, job.work)
-    folders = [job.weights / name for name in modules() if (job.weights / name / "config.json").exists()]
-    if not folders:
-        raise UserError(f"no trained weights in {job.weights}; train some: draftboard train all")
-    for folder in folders:
-        for benchmark in found:
-            drafter = _shipped(folder, target)
-            rounds = evaluate(drafter, benchmark, target.dtype)
-            shares = " ".join(f"{s:.3f}" for s in positions(rounds, drafter.num_speculative_tokens))
-            sure = calibration(rounds)
-            job.say(
-                f"{folder.name:12} {benchmark.task:6} length {acceptance_length(rounds):.3f}  ({shares})"
-                + (f"  ece {sure['ece']:.3f} auc {sure['auc']:.3f}" if sure else "")
-            )
-
-
-def _shipped(folder: Path, target: TargetModel) -> Drafter:
-    """The drafter of the weights in `folder`, by the method that it is named after."""
-    module = importlib.import_module(f"draftboard_drafters.{folder.name}")
-    where = "model" if folder.name == "draft_model" else "checkpoint"
-    drafter: Drafter = module.build(target, greedy_sampler(target.device), **{where: str(folder)})
-    return drafter

@@ -5,7 +5,7 @@ The replies are the baseline's in stored results. Nothing is generated and nothi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,10 +15,22 @@ from torch import Tensor
 from draftboard.drafter import Drafter, UserError
 from draftboard.measure.sampling import Randomness, Sampler
 from draftboard.measure.target import TargetModel
-from draftboard.record.records import Sampling
-from draftboard.record.store import load
+from draftboard.record.records import Arm, Sampling
+from draftboard.record.store import load, read_run
 from draftboard_drafters.training.replay import Replayed, replay
 from draftboard_drafters.training.states import Layout, Store, fill, taps_of
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the engine saw of an arm in the run that a benchmark's replies come from."""
+
+    drafter: str
+    k: int | None
+    weights: str | None
+    """Their sha256."""
+    length: float
+    """Acceptance length, the last round's cut by the reply's end not counted against it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,34 +39,43 @@ class Benchmark:
 
     task: str
     store: Store
+    measured: tuple[Measured, ...]
+
+    def seen(self, drafter: Drafter, name: str) -> tuple[Measured, ...]:
+        """The arms of this method that ran with this drafter's weights, at every K."""
+        return tuple(
+            arm for arm in self.measured if (arm.drafter, arm.weights) == (name, drafter.weights.sha256)
+        )
 
 
-def benchmarks(results: Path, target: TargetModel, work: Path) -> list[Benchmark]:
-    """Every task with a greedy baseline of this target in the results; states are computed once.
-
-    Raises UserError where there is none.
-    """
-    layout = Layout(target.id, taps_of(target.num_layers), target.hidden_size)
-    found = []
-    for task, run, texts in _baselines(results, target.id):
-        store = Store(work / "evaluation" / run, layout)
-        fill(store, target, texts[len(store.rows) :])
-        found.append(Benchmark(task, store))
+def runs_of(results: Path, target: str) -> dict[str, list[Path]]:
+    """Folders of the target's greedy runs by their dtype. Raises UserError where there is none."""
+    found: dict[str, list[Path]] = {}
+    for file in sorted(results.glob("*/*/run.json")):
+        run = read_run(file)
+        if run.target.id == target and run.sampling == Sampling():
+            found.setdefault(run.dtype, []).append(file.parent)
     if not found:
-        raise UserError(f"no greedy results of target {target.id!r} below {results}; run a suite first")
+        raise UserError(f"no greedy results of target {target!r} below {results}; run a suite first")
     return found
 
 
-def _baselines(
-    results: Path, target: str
-) -> Iterator[tuple[str, str, list[tuple[tuple[int, ...], tuple[int, ...]]]]]:
-    for file in sorted(results.glob("*/*/run.json")):
-        run, arms = load(file)
-        if run.target.id == target and run.sampling == Sampling():
-            texts = [
-                (t.prompt_ids, t.token_ids) for arm in arms if arm.id == arm.baseline for t in arm.traces
-            ]
-            yield run.task.name, run.id, texts
+def benchmark(folder: Path, target: TargetModel, work: Path) -> Benchmark:
+    """A run's baseline replies, each once. States that `work` lacks are computed, in the target's dtype."""
+    run, arms = load(folder)
+    layout = Layout(target.id, taps_of(target.num_layers), target.hidden_size)
+    store = Store(work / "evaluation" / run.id, layout)
+    baseline = next(arm for arm in arms if arm.id == arm.baseline)
+    texts = [(t.prompt_ids, t.token_ids) for t in baseline.traces if t.repeat == 0]
+    fill(store, target, texts[len(store.rows) :])
+    return Benchmark(run.task.name, store, tuple(_measured(arm) for arm in arms if arm.error is None))
+
+
+def _measured(arm: Arm) -> Measured:
+    rounds = [trace.rounds for trace in arm.traces if trace.rounds is not None]
+    count = sum(map(len, rounds))
+    length = 1 + sum(sum(one.accepted) for one in rounds) / count if count else 1.0
+    return Measured(arm.drafter, arm.k, arm.weights.sha256, length)
 
 
 def evaluate(drafter: Drafter, benchmark: Benchmark, dtype: torch.dtype) -> list[Replayed]:
