@@ -58,7 +58,8 @@ def attend_chains(queries: Tensor, keys: Sequence[Tensor], values: Sequence[Tens
     """Attention of step s of n chains that grow side by side; row t sees the first keys up to its own
     place and, of every later step, the key of its own chain alone. Returns [B, n, heads * hd].
 
-    `queries` [B, heads, n, hd]; `keys` and `values` hold s+1 steps of [B, kv_heads, n, hd].
+    `queries` [B, heads, n, hd]; `keys` and `values` hold the first step's [B, kv_heads, m, hd], m >= n, whose
+    last n rows are the chains', and those of the s later ones, [B, kv_heads, n, hd].
     """
     if len(keys) == 1:
         seen = F.scaled_dot_product_attention(queries, keys[0], values[0], is_causal=True, enable_gqa=True)
@@ -66,12 +67,13 @@ def attend_chains(queries: Tensor, keys: Sequence[Tensor], values: Sequence[Tens
     batch, heads, rows, head_dim = queries.shape
     grouped = torch.unflatten(queries, 1, (keys[0].shape[1], -1)) * head_dim**-0.5
     first = grouped @ keys[0].unsqueeze(2).transpose(-1, -2)
-    future = torch.ones(rows, rows, dtype=torch.bool, device=queries.device).triu(1)
+    earlier = keys[0].shape[2] - rows
+    future = torch.ones(first.shape[-2:], dtype=torch.bool, device=queries.device).triu(1 + earlier)
     own = [(grouped * later.unsqueeze(2)).sum(-1, keepdim=True) for later in keys[1:]]
     weights = torch.cat([first.masked_fill(future, -torch.inf), *own], dim=-1).softmax(-1)
-    seen = weights[..., :rows] @ values[0].unsqueeze(2)
+    seen = weights[..., : first.shape[-1]] @ values[0].unsqueeze(2)
     for step, later in enumerate(values[1:]):
-        seen = seen + weights[..., rows + step, None] * later.unsqueeze(2)
+        seen = seen + weights[..., first.shape[-1] + step, None] * later.unsqueeze(2)
     return seen.flatten(1, 2).transpose(1, 2).reshape(batch, rows, heads * head_dim)
 
 

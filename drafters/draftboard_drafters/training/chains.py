@@ -3,7 +3,8 @@
 At step s row t stands at position t+s, joins the embedding of token t+s+1 with the state of its own step
 s-1 and predicts the law of token t+s+2. It sees the first step's keys up to row t, whose features were the
 target's, and those of its own later steps: as when drafting, where features past the committed text are the
-drafter's own. The loss of step s counts decay^s.
+drafter's own. The loss of step s counts decay^s. Steps after the first leave out the places that lie in the
+prompts of all texts of a batch.
 """
 
 from __future__ import annotations
@@ -53,21 +54,30 @@ class Chains:
         weights = label_weights(batch, self.words.known, self.prompt_weight)
         labels = Labels(batch, weights, self.words.head)
         keys, values, losses, hits = list[Tensor](), list[Tensor](), list[Tensor](), list[Tensor]()
-        length = batch.ids.shape[1]
+        length, begin = batch.ids.shape[1], 0
         for s in range(self.k):
-            rows = length - 1 - s
-            keys, values = [k[:, :, :rows] for k in keys], [v[:, :, :rows] for v in values]
-            embedded = F.embedding(batch.ids[:, 1 + s :], self.parts.embedding)
-            angles = self.rotary.at(slice(s, s + rows))
+            rows = length - 1 - s - begin
+            keys, values = _cut(keys, rows, begin), _cut(values, rows, begin)
+            embedded = F.embedding(batch.ids[:, begin + 1 + s :], self.parts.embedding)
+            angles = self.rotary.at(slice(begin + s, begin + s + rows))
             state = step(parameters, embedded, feature[:, :rows], angles, keys, values)
             normed = norm(state, parameters["norm.weight"], self.parts.geometry.eps)
             feature = normed if self.normed else state
-            loss, right = _read(normed, labels, 1 + s, head)
+            loss, right = _read(normed, labels, begin + 1 + s, head)
             losses.append(self.decay**s * loss)
-            hits.append(right)
+            hits.append(F.pad(right, (begin, 0)))
+            if s == 0:
+                # Chains are drafted from replies alone: of the prompts only the first step's keys are seen.
+                begin = max(int(batch.prompts.min()) - 1, 0)
+                feature = feature[:, begin:]
         starts = batch.starts(self.k)[:, 1 : 1 + hits[-1].shape[1]]
         chains = [right[:, : starts.shape[1]][starts] for right in hits]
         return Outcome(torch.stack(losses).sum(), torch.stack(chains, dim=-1))
+
+
+def _cut(held: list[Tensor], rows: int, begin: int) -> list[Tensor]:
+    """The first step's keys or values up to the last row, the later steps' own `rows`."""
+    return [tensor[:, :, : rows if step else begin + rows] for step, tensor in enumerate(held)]
 
 
 def _read(normed: Tensor, labels: Labels, start: int, head: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ from draftboard_drafters.training.parts import Parts, Words
 from draftboard_drafters.training.slots import Slots, chains_of
 
 WORDS = 4096
-SETTINGS = Settings(tokens=800_000, rate=8e-4, rows=768)
+SETTINGS = Settings(tokens=3_200_000, rate=8e-4, rows=768)
 AFTER: tuple[str, ...] = ()
 
 

@@ -24,7 +24,7 @@ from draftboard_drafters.training.parts import Parts, Words
 from draftboard_drafters.training.slots import Slots, chains_of
 
 WORDS = 4096
-SETTINGS = Settings(tokens=350_000, rate=5e-4, rows=768)
+SETTINGS = Settings(tokens=1_400_000, rate=5e-4, rows=768)
 AFTER: tuple[str, ...] = ("dflash",)
 
 

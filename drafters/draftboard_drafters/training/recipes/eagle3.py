@@ -27,7 +27,7 @@ from draftboard_drafters.training.parts import Parts, Words
 from draftboard_drafters.training.shipping import kept_tensors, trained
 
 WORDS = 6144
-SETTINGS = Settings(tokens=800_000, rate=8e-4, rows=768)
+SETTINGS = Settings(tokens=4_800_000, rate=8e-4, rows=768)
 AFTER: tuple[str, ...] = ()
 
 
