@@ -235,4 +235,4 @@ class Rejecting(Sampler):
         if verdict.hits <= most:
             return verdict
         other = CYCLE[verdict.tokens[most : most + 1]]
-        return Verdict(torch.cat([draft.tokens[:most], other]), most)
+        return Verdict.of(torch.cat([draft.tokens[:most], other]), most)

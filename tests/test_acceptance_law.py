@@ -111,7 +111,7 @@ class Faulty(Sampler):
         kept = self.keeps(logits, probs, draft)
         hits = self.count(kept)
         last = self._choose(self.rest(probs, draft, hits)[None])
-        return Verdict(torch.cat([draft.tokens[:hits], last]), hits)
+        return Verdict.of(torch.cat([draft.tokens[:hits], last]), hits)
 
     def keeps(self, logits: Tensor, probs: Tensor, draft: Draft) -> Tensor:
         return self._keeps(probs, draft)

@@ -73,7 +73,7 @@ class Rejecting(Sampler):
         if verdict.hits <= most:
             return verdict
         other = (draft.tokens[most : most + 1] + 1) % 96
-        return Verdict(torch.cat([draft.tokens[:most], other]), most)
+        return Verdict.of(torch.cat([draft.tokens[:most], other]), most)
 
 
 def test_a_copy_is_believed_for_200_rounds_after_forced_rejections() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import enumeration as en
 from draftboard.drafter import Draft
-from draftboard.measure.sampling import Randomness, Sampler
+from draftboard.measure.sampling import Randomness, Sampler, likeliest
 from draftboard.record.records import Sampling
 
 CPU = torch.device("cpu")
@@ -91,6 +91,7 @@ def test_golden_covers_both_kinds_of_proposals() -> None:
 
 def verify(logits: Tensor, guesses: list[int], settings: Sampling = ONE) -> tuple[list[int], int]:
     verdict = sampler(settings).verify(logits, Draft(torch.tensor(guesses, dtype=torch.int64)))
+    assert verdict.ids == verdict.tokens.tolist()
     return verdict.tokens.tolist(), verdict.hits
 
 
@@ -213,3 +214,13 @@ def test_every_likely_token_appears_over_300_seeds() -> None:
         seen[int(sampler(seed=seed).verify(logits, guess).tokens[0])] += 1
     # Four standard deviations of each count; the seeds are fixed, so this holds always or never.
     assert ((seen - 300 * p).abs() < 4 * (300 * p * (1 - p)).sqrt()).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("size", [3, 260, 6151])
+def test_the_likeliest_is_the_first_of_equals_in_every_dtype(dtype: torch.dtype, size: int) -> None:
+    dice = torch.Generator().manual_seed(size)
+    ties = torch.randint(-2, 3, (9, size), generator=dice).to(dtype)
+    for logits in (ties, ties[:, ::2], ties[:1]):
+        first = [row.index(max(row)) for row in logits.tolist()]
+        assert likeliest(logits).tolist() == first

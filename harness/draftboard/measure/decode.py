@@ -118,7 +118,7 @@ def _rounds(
         with clock.span("verify") as verifying:
             logits, features = target.extend(torch.cat([last, draft.tokens]))
             verdict = sampler.verify(logits, draft)
-            new = _cut_after_stop(verdict.tokens.tolist(), target.stop_ids)
+            new = _cut_after_stop(verdict.ids, target.stop_ids)
             target.truncate(len(ids) + len(new) - 1)
         ids.extend(new)
         committed = verdict.tokens[: len(new)]

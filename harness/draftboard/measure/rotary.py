@@ -64,4 +64,4 @@ class _Halves:
 
     def turn_(self, heads: Tensor, angles: Tensor) -> None:
         cos, sin = angles
-        heads.copy_(heads * cos + torch.roll(heads, self.half, dims=-1) * sin)
+        torch.addcmul(heads * cos, torch.roll(heads, self.half, dims=-1), sin, out=heads)

@@ -18,10 +18,19 @@ from draftboard.record.records import Sampling
 
 
 class Verdict(NamedTuple):
-    """What the target makes of a draft: `hits` guesses kept, then one token of its own: int64 [hits + 1]."""
+    """What the target makes of a draft: `hits` guesses kept, then one token of its own.
+
+    `tokens` int64 [hits + 1] on the target's device, `ids` the same on the host.
+    """
 
     tokens: Tensor
+    ids: list[int]
     hits: int
+
+    @classmethod
+    def of(cls, tokens: Tensor, hits: int) -> Verdict:
+        """The same with the ids read from the device."""
+        return cls(tokens, tokens.tolist(), hits)
 
 
 class Randomness:
@@ -66,20 +75,18 @@ class Sampler:
     def draw(self, logits: Tensor) -> tuple[Tensor, Tensor | None]:
         """Tokens int64 [n] for logits [n, V] and the distributions they were drawn from (None: greedy)."""
         if self.greedy:
-            return logits.argmax(dim=-1), None
+            return likeliest(logits), None
         probs = self.probabilities(logits)
         return self._choose(probs), probs
 
     def verify(self, logits: Tensor, draft: Draft) -> Verdict:
         """Judges K guesses by the target's logits [K+1, V]; row i is what the target says after i guesses."""
         if self.greedy:
-            own = logits.argmax(dim=-1)
-            hits = _leading(own[:-1] == draft.tokens)
-            return Verdict(own[: hits + 1], hits)
+            return _greedy_verdict(likeliest(logits), draft.tokens)
         probs = self.probabilities(logits)
         hits = _leading(self._keeps(probs, draft))
         last = self._choose(_replacement(probs, draft, hits)[None])
-        return Verdict(torch.cat([draft.tokens[:hits], last]), hits)
+        return Verdict.of(torch.cat([draft.tokens[:hits], last]), hits)
 
     def _keeps(self, probs: Tensor, draft: Draft) -> Tensor:
         """bool [K]: u < p/q for each guess, written without the division."""
@@ -95,6 +102,23 @@ class Sampler:
         cumulative = probs.double().cumsum(dim=-1)
         points = self._randomness.uniform(len(probs))[:, None] * cumulative[:, -1:]
         return torch.searchsorted(cumulative, points, right=True)[:, 0].clamp_(max=probs.shape[-1] - 1)
+
+
+def likeliest(logits: Tensor) -> Tensor:
+    """The first of the largest of each row of logits [n, V]: int64 [n]."""
+    if logits.device.type == "cpu" and logits.dtype is not torch.float32:
+        # The same index: PyTorch's argmax goes through numbers of this width one by one.
+        return logits.max(dim=-1).indices
+    return logits.argmax(dim=-1)
+
+
+def _greedy_verdict(own: Tensor, guesses: Tensor) -> Verdict:
+    """`own` int64 [K+1] is what the target says. Both come to the host in one transfer."""
+    both = (torch.cat([own, guesses]) if len(guesses) else own).tolist()
+    ids, hits = both[: len(own)], 0
+    while hits < len(guesses) and ids[hits] == both[len(own) + hits]:
+        hits += 1
+    return Verdict(own[: hits + 1], ids[: hits + 1], hits)
 
 
 def _replacement(probs: Tensor, draft: Draft, hits: int) -> Tensor:
