@@ -57,7 +57,7 @@ def _cell(plan: Plan, index: int, known: Sequence[_Pace], here: str) -> Cell:
     _, options = bound_options(spec, plan.plugins)
     k = options.get(K_OPTION)
     drafter = spec.drafter.rpartition("/")[2]
-    pace = _pace(known, (here, _target_id(plan.target), task.name, drafter), k)
+    pace = _pace(known, (here, loading.target_id(plan.target), task.name, drafter), k)
     return Cell(
         task=task.name,
         arm=drafter if k is None else f"{drafter} K={k}",
@@ -79,11 +79,6 @@ def _fingerprint(device_name: str, dtype: str) -> str:
     """The fingerprint that a run of this device and dtype would have here."""
     device = loading.resolve_device(device_name)
     return fingerprint(environment(device), loading.dtype_name(loading.resolve_dtype(dtype, device)))
-
-
-def _target_id(target: str) -> str:
-    """The id under which a run records its target: a folder goes by its last name."""
-    return Path(target).resolve().name if Path(target).is_dir() else target
 
 
 def _known_paces(store: Store) -> list[_Pace]:
