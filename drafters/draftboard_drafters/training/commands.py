@@ -182,7 +182,7 @@ def train_method(method: str, job: Job) -> None:
             f"{len(store.rows)} texts are too few to train on and to hold some out (about one in {HELD_OUT});"
             " make more: draftboard train data --reply-tokens"
         )
-    words = most_frequent(_counts(texts, parts), module.WORDS, parts)
+    words = most_frequent(_counts(texts, parts), module.WORDS, parts, texts.present(parts.vocab_size))
     before = {name: _finished(name, job) for name in module.AFTER}
     recipe = module.make(parts, words, store.layout.taps, before)
     settings = module.SETTINGS if job.tokens is None else replace(module.SETTINGS, tokens=job.tokens)

@@ -19,6 +19,7 @@ from draftboard_drafters.checkpoints.record import TARGETS
 from draftboard_drafters.training.batches import Batch
 from draftboard_drafters.training.blocks import attend_blocks, keys_values, norm, project, swiglu
 from draftboard_drafters.training.chains import LONGEST
+from draftboard_drafters.training.masks import mask_of
 from draftboard_drafters.training.objective import Labels, Parameters, label_weights
 from draftboard_drafters.training.parts import Parts, Words
 from draftboard_drafters.training.shipping import kept_tensors, trained
@@ -55,11 +56,13 @@ class Slots:
         anchors: int,
         decay: float,
         prompt_weight: float,
-        mask_id: int,
+        mask_id: int | None,
     ) -> None:
-        """`anchors` are drawn a text and visit, without repetition; slot j counts exp(-j / decay)."""
+        """`anchors` are drawn a text and visit, without repetition; slot j counts exp(-j / decay);
+        `mask_id` None takes a free one."""
         self.parts, self.words, self.taps, self.k, self.layers = parts, words, taps[:-1], k, layers
-        self.anchors, self.prompt_weight, self.mask_id = anchors, prompt_weight, mask_id
+        self.anchors, self.prompt_weight = anchors, prompt_weight
+        self.mask_id = mask_of(parts.source, words.present, mask_id)
         self.decays = torch.exp(-torch.arange(k) / decay)
         shape = parts.geometry
         self.geometry = Geometry(

@@ -43,7 +43,7 @@ class DSparkRecipe:
         layers: int = 2,
         anchors: int = 96,
         prompt_weight: float = 0.2,
-        mask_id: int = 16,
+        mask_id: int | None = None,
         rank: int = 24,
         backbone: Mapping[str, Tensor] | None = None,
     ) -> None:
