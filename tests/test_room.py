@@ -25,11 +25,11 @@ from draftboard.measure.room import make_room
 from draftboard.measure.sampling import Randomness, Sampler
 from draftboard.record.records import Sampling
 from draftboard.record.store import Store, load
-from draftboard.record.suites import ArmSpec, load_suite
+from draftboard.record.suites import load_suite
 from draftboard.record.tasks import load_task
 from draftboard_drafters import draft_model
 from tiny import tiny_model, tiny_target
-from tiny_folder import byte_tokenizer, save_tiny_folder
+from tiny_folder import byte_tokenizer, save_tiny_folder, small_plan
 
 CPU = torch.device("cpu")
 
@@ -49,12 +49,7 @@ def save_task(root: Path) -> None:
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
     save_task(tmp_path)
-    return Plan(
-        suite="test", indicative=False, target=str(save_tiny_folder(tmp_path / "target")), revision=None,
-        dtype="float32", device="cpu", plugins="draftboard_drafters", baseline="none", task="letters",
-        root=str(tmp_path), limit=None, max_new_tokens=8, repeats=1, warmup=1, sampling=Sampling(),
-        arms=(ArmSpec("none"), ArmSpec("ngram", 3)),
-    )  # fmt: skip
+    return small_plan(tmp_path, max_new_tokens=8, warmup=1, task="letters", limit=None)
 
 
 def room_of(plan: Plan, limit: int | None = 1024):
