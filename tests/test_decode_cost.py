@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,11 +12,14 @@ from typing import Any
 import pytest
 import torch
 from torch.autograd import DeviceType
+from torch.profiler import profile
 
 from draftboard.measure import bandwidth
+from draftboard.measure import operators as operators_module
 from draftboard.measure.curve import FINE_ROWS, VERIFY_ROWS, flat_until
 from draftboard.measure.loop_cost import LoopCost, loop_cost
 from draftboard.measure.operators import Operator, fitted, operators, profile_step
+from draftboard.measure.quiet import without_lines
 from draftboard.measure.sampling import Randomness, Sampler
 from draftboard.record.records import Sampling
 from draftboard_drafters import none
@@ -118,6 +124,31 @@ def test_one_step_is_profiled_and_the_cache_left_empty() -> None:
     assert sum(one.calls for one in products) >= 4 * layers + 1
     assert all(one.calls > 0 and one.self_ms > 0 for one in found)
     assert target.length == 0
+
+
+def test_the_profilers_own_lines_are_not_printed_and_others_are(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It writes to standard error from compiled code; here it does so in every version of torch."""
+
+    @contextmanager
+    def chatty(**options: Any) -> Iterator[profile]:
+        os.write(2, b"USDT:2026 profiler_start\n")
+        with profile(**options) as seen:
+            yield seen
+        os.write(2, b"ERROR: no counters\nUSDT:2026 profiler_stop\n")
+
+    monkeypatch.setattr(operators_module, "profile", chatty)
+    assert profile_step(tiny_target(), 8, steps=1)
+    assert capfd.readouterr().err == "ERROR: no counters\n"
+
+
+def test_standard_error_comes_back_after_an_error(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ZeroDivisionError), without_lines("USDT:"):
+        os.write(2, b"before\n")
+        raise ZeroDivisionError
+    os.write(2, b"after\n")
+    assert capfd.readouterr().err == "before\nafter\n"
 
 
 class Watched:

@@ -45,7 +45,7 @@ def measured(store: Store, day: int, k: int, second_per_token: float, here: str,
 
 def paces(plan: Plan, store: Store) -> list[float | None]:
     """Seconds a token at most of the two ngram arms."""
-    found = estimate.cells([plan], store)[1:]
+    found = estimate.outlook([plan], store).cells[1:]
     return [None if one.seconds is None else one.seconds / one.tokens_at_most for one in found]
 
 
@@ -78,5 +78,6 @@ def test_another_target_or_task_says_nothing(plan: Plan, here: str, tmp_path: Pa
 def test_the_telemetry_pass_takes_its_time_too(plan: Plan, here: str, tmp_path: Path) -> None:
     store = Store(tmp_path)
     measured(store, 1, 4, 0.5, here)
-    without, with_it = (estimate.cells([replace(plan, telemetry_s=s)], store)[1].seconds for s in (0, 15))
+    plans_of_both = (replace(plan, telemetry_s=seconds) for seconds in (0, 15))
+    without, with_it = (estimate.outlook([one], store).cells[1].seconds for one in plans_of_both)
     assert without is not None and with_it == pytest.approx(without + 15)

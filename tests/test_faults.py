@@ -45,6 +45,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (AssertionError(), "AssertionError;"),
         (MemoryError("no room"), "MemoryError: no room;"),
         (OSError(5, "Input/output error"), "OSError: [Errno 5] Input/output error;"),
+        (PermissionError(1, "Not permitted"), "PermissionError: [Errno 1] Not permitted;"),
+        (PermissionError(13, "Denied", 7), "PermissionError: [Errno 13] Denied: 7;"),
     ],
 )
 def test_a_fault_is_one_line_and_its_traceback_a_file(
@@ -105,6 +107,14 @@ def test_a_full_disk_is_no_fault(
 ) -> None:
     assert ended(monkeypatch, OSError(28, "No space left on device"), "--root", str(folder)) == 2
     assert capsys.readouterr().err.startswith("draftboard: No space left on device; ")
+
+
+@pytest.mark.parametrize("place", ["/a/b", b"/a/b", Path("/a/b")])
+def test_a_place_that_is_denied_is_named_whatever_its_type(
+    place: object, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(monkeypatch, PermissionError(13, "Denied", place), "--root", str(folder)) == 2
+    assert capsys.readouterr().err.startswith("draftboard: /a/b: Denied; ")
 
 
 @pytest.mark.parametrize("form", ["table", "json"])

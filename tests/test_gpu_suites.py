@@ -48,7 +48,7 @@ def test_every_option_binds_to_the_modules_build(name: str) -> None:
 def test_a_dry_run_needs_no_network(name: str, tmp_path: Path) -> None:
     suite, out = load_suite(name), io.StringIO()
     planned = commands.make_plans(name, {}, (), (), {}, ROOT, "auto", "draftboard run")
-    cells.show(estimate.cells(planned, Store(tmp_path)), Console(file=out, width=120))
+    cells.show(estimate.outlook(planned, Store(tmp_path)).cells, Console(file=out, width=120))
     shown = out.getvalue()
     assert f"{3 * len(suite.arms)} cells" in shown
     assert all(arm.drafter in shown for arm in suite.arms)

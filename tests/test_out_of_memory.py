@@ -17,10 +17,10 @@ from draftboard.measure.events import Event, Ready, Replied
 from draftboard.measure.loading import load_target
 from draftboard.measure.out_of_memory import ADVICE, death_words, out_of_memory
 from draftboard.measure.plan import Plan
-from draftboard.record.records import Arm, Sampling
+from draftboard.record.records import Arm
 from draftboard.record.store import Store, load
 from draftboard.record.suites import ArmSpec
-from tiny_folder import save_task, save_tiny_folder
+from tiny_folder import save_task, small_plan
 
 ODD = Path(__file__).parent / "odd_drafters"
 RAISED = ["on_gpu", "on_cpu", "really", "in_python", "in_a_file"]
@@ -30,11 +30,7 @@ RAISED = ["on_gpu", "on_cpu", "really", "in_python", "in_a_file"]
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     monkeypatch.syspath_prepend(str(ODD))
     save_task(tmp_path)
-    return Plan(
-        suite="test", indicative=False, target=str(save_tiny_folder(tmp_path / "target")), revision=None,
-        dtype="float32", device="cpu", plugins="draftboard_drafters", baseline="none", task="small",
-        root=str(tmp_path), limit=2, max_new_tokens=8, repeats=1, warmup=0, sampling=Sampling(), arms=(),
-    )  # fmt: skip
+    return small_plan(tmp_path, max_new_tokens=8, warmup=0, limit=2)
 
 
 def starving(way: str, rounds: int) -> ArmSpec:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import huggingface_hub.constants
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from draftboard.cli import app
 from draftboard.errors import UserError
-from draftboard.measure import runner
+from draftboard.measure import estimate, runner
+from draftboard.measure.embedded import EMBEDDED_ID
 from draftboard.measure.events import Event, Note
 from draftboard.measure.loading import load_target, position_limit
 from draftboard.measure.plan import Plan
@@ -19,11 +25,11 @@ from draftboard.measure.room import make_room
 from draftboard.measure.sampling import Randomness, Sampler
 from draftboard.record.records import Sampling
 from draftboard.record.store import Store, load
-from draftboard.record.suites import ArmSpec, load_suite
+from draftboard.record.suites import load_suite
 from draftboard.record.tasks import load_task
 from draftboard_drafters import draft_model
 from tiny import tiny_model, tiny_target
-from tiny_folder import byte_tokenizer, save_tiny_folder
+from tiny_folder import byte_tokenizer, save_tiny_folder, small_plan
 
 CPU = torch.device("cpu")
 
@@ -43,12 +49,7 @@ def save_task(root: Path) -> None:
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
     save_task(tmp_path)
-    return Plan(
-        suite="test", indicative=False, target=str(save_tiny_folder(tmp_path / "target")), revision=None,
-        dtype="float32", device="cpu", plugins="draftboard_drafters", baseline="none", task="letters",
-        root=str(tmp_path), limit=None, max_new_tokens=8, repeats=1, warmup=1, sampling=Sampling(),
-        arms=(ArmSpec("none"), ArmSpec("ngram", 3)),
-    )  # fmt: skip
+    return small_plan(tmp_path, max_new_tokens=8, warmup=1, task="letters", limit=None)
 
 
 def room_of(plan: Plan, limit: int | None = 1024):
@@ -115,3 +116,70 @@ def test_a_draft_model_holds_no_more_than_its_target(tmp_path: Path, limit: int,
     sampler = Sampler(Sampling(), Randomness(0, CPU))
     drafter = draft_model.build(target, sampler, num_speculative_tokens=2, model=str(tmp_path))
     assert drafter.model.max_context == expected
+
+
+def test_a_dry_run_says_what_the_run_would_say(plan: Plan, tmp_path: Path) -> None:
+    store, whole = Store(tmp_path / "out"), room_of(plan)
+    tight = replace(plan, max_context=whole.positions - 1)
+    found = estimate.outlook([tight], store)
+    events: list[Event] = []
+    runner.run_plan(tight, store, events.append, start_method="fork")
+    said = [event.text for event in events if isinstance(event, Note) and "left out" in event.text]
+    assert found.notes == tuple(f"letters: {text}" for text in said) and len(said) == 1
+    assert [cell.prompts for cell in found.cells] == [2, 2]
+
+
+def test_a_dry_run_of_what_cannot_run_fails_as_the_run_does(plan: Plan, tmp_path: Path) -> None:
+    store = Store(tmp_path / "out")
+    hopeless = replace(plan, max_context=20)
+    with pytest.raises(UserError) as foreseen:
+        estimate.outlook([hopeless], store)
+    with pytest.raises(UserError, match=re.escape(str(foreseen.value))):
+        runner.run_plan(hopeless, store, lambda event: None, start_method="fork")
+    found = estimate.outlook([hopeless, plan], store)
+    assert found.failures == (f"letters: {foreseen.value}",)
+    assert [cell.prompts for cell in found.cells] == [3, 3]
+
+
+def test_the_command_ends_as_the_run_does(plan: Plan, tmp_path: Path) -> None:
+    asked = ["run", "--dry-run", "--root", plan.root, "--target", plan.target, "--device", "cpu"]
+    found = CliRunner().invoke(app, [*asked, "--tasks", "letters", "--max-context", "20"])
+    assert isinstance(found.exception, UserError) and "no prompt of task" in str(found.exception)
+    shutil.copytree(tmp_path / "tasks" / "letters", tmp_path / "tasks" / "others")
+    found = CliRunner().invoke(app, [*asked, "--tasks", "letters,others", "--max-context", "20"])
+    assert found.exit_code == 6
+    assert [line[:35] for line in found.output.splitlines() if line.startswith("draftboard")] == [
+        "draftboard: letters: no prompt of t",
+        "draftboard: others: no prompt of ta",
+    ]
+    assert CliRunner().invoke(app, [*asked, "--tasks", "letters"]).exit_code == 0
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The hub's cache with one commit of owner/toy in it, and the folder of that commit."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    kept = tmp_path / "hub" / "models--owner--toy"
+    (kept / "refs").mkdir(parents=True)
+    (kept / "refs" / "main").write_text("c0ffee")
+    (kept / "snapshots" / "c0ffee").mkdir(parents=True)
+    return kept / "snapshots" / "c0ffee"
+
+
+def test_a_dry_run_fetches_nothing(plan: Plan, hub: Path, tmp_path: Path) -> None:
+    """Where the target's files are not here, it says so; those that a run has fetched it reads."""
+    away = replace(plan, target="owner/toy", max_context=150)
+    for expected in (r"shows once owner/toy is fetched", r"left out, since .* p120"):
+        found = estimate.outlook([away], Store(tmp_path / "out"))
+        assert re.search(expected, found.notes[0])
+        save_tiny_folder(hub)
+    assert [cell.prompts for cell in found.cells] == [2, 2]
+
+
+def test_the_embedded_target_is_not_made_for_a_dry_run(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRAFTBOARD_CACHE", str(tmp_path / "empty"))
+    found = estimate.outlook([replace(plan, target=EMBEDDED_ID, max_context=150)], Store(tmp_path / "out"))
+    assert f"shows once {EMBEDDED_ID} is fetched" in found.notes[0]
+    assert not (tmp_path / "empty").exists()

@@ -18,7 +18,7 @@ from draftboard.measure.plan import Plan
 from draftboard.record.records import Arm, RunRecord, Sampling
 from draftboard.record.store import Store, load
 from draftboard.record.suites import ArmSpec
-from tiny_folder import save_task, save_tiny_folder
+from tiny_folder import save_task, save_tiny_folder, small_plan
 
 ODD = Path(__file__).parent / "odd_drafters"
 PLAIN, LOOKUP = ArmSpec("none"), ArmSpec("ngram", 3)
@@ -34,24 +34,8 @@ def plan(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     monkeypatch.setenv("PYTHONPATH", str(ODD))
     monkeypatch.syspath_prepend(str(ODD))
     save_task(tmp_path)
-    return Plan(
-        suite="test",
-        indicative=False,
-        target=target,
-        revision=None,
-        dtype="float32",
-        device="cpu",
-        plugins="draftboard_drafters",
-        baseline="none",
-        task="small",
-        root=str(tmp_path),
-        limit=None,
-        max_new_tokens=12,
-        repeats=1,
-        warmup=1,
-        sampling=Sampling(),
-        arms=(PLAIN, LOOKUP),
-        command="draftboard run",
+    return small_plan(
+        tmp_path, max_new_tokens=12, warmup=1, target=target, limit=None, command="draftboard run"
     )
 
 

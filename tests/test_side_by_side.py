@@ -17,14 +17,11 @@ import torch
 from draftboard.errors import UserError
 from draftboard.measure import builds, runner, versus
 from draftboard.measure.builds import Build, at_commit, packages_key, this_checkout
-from draftboard.measure.plan import Plan
 from draftboard.measure.referee import Contender, take_turns
 from draftboard.measure.turns import ADDRESS, ASK, GO, TurnClock, Turnstile
-from draftboard.record.records import Sampling
 from draftboard.record.sides import read_runs
 from draftboard.record.store import Store
-from draftboard.record.suites import ArmSpec
-from tiny_folder import save_task, save_tiny_folder
+from tiny_folder import save_task, small_plan
 
 ROOT = Path(__file__).resolve().parents[1]
 FAKE_RUN = """
@@ -116,7 +113,6 @@ def test_a_referee_that_is_gone_stops_the_run(tmp_path: Path) -> None:
 def test_a_run_asks_before_each_prefill_and_round_and_after_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = str(save_tiny_folder(tmp_path / "target"))
     save_task(tmp_path, prompts=2)
     asked: list[bytes] = []
     server = socket.socket(socket.AF_UNIX)
@@ -132,11 +128,7 @@ def test_a_run_asks_before_each_prefill_and_round_and_after_the_last(
     thread = threading.Thread(target=answer, daemon=True)
     thread.start()
     monkeypatch.setenv(ADDRESS, str(tmp_path / "line"))
-    arms = (ArmSpec("none"), ArmSpec("ngram", 3))
-    plan = Plan(
-        "test", True, target, None, "float32", "cpu", "draftboard_drafters", "none", "small", str(tmp_path),
-        None, 4, 2, 0, Sampling(), arms,
-    )  # fmt: skip
+    plan = small_plan(tmp_path, max_new_tokens=4, warmup=0, limit=None, repeats=2)
     store = Store(tmp_path / "results")
     runner.run_plan(plan, store, lambda event: None, start_method="fork")
     thread.join(10)

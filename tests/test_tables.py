@@ -448,6 +448,12 @@ def test_explain_for_a_given_g(tmp_path):
     assert line_of(text, "31") == [*("31", "256", "2", "100.0%", words.DASH, "on a tile boundary")]
 
 
+def test_explain_without_drafts_is_plain_decoding(tmp_path):
+    assert line_of(explained(tmp_path / "a", g=8, ks=(0,)), "0")[-1] == "below a tile, plain decoding"
+    begin = line_of(explained(tmp_path / "b", g=100, ks=()), "0")
+    assert begin[-1] == "below a tile, plain decoding, begin here"
+
+
 def test_explain_keeps_unlike_runs_apart(tmp_path):
     short = Generation(96, 1, "target", None, None, (0,))
     _, arms = a_run()

@@ -17,12 +17,12 @@ from draftboard.measure.events import Event, Note, Replied
 from draftboard.measure.plan import Plan
 from draftboard.measure.telemetry.request import GpuRef
 from draftboard.measure.telemetry.sampler import NullSampler
-from draftboard.record.records import Arm, RunRecord, Sampling
+from draftboard.record.records import Arm, RunRecord
 from draftboard.record.store import Store, load
 from draftboard.record.suites import ArmSpec, list_suites, load_suite
 from nvml_library import MEMORY, UUIDS, library
 from test_runner import ODD, Events, odd
-from tiny_folder import save_task, save_tiny_folder
+from tiny_folder import save_task, save_tiny_folder, small_plan
 
 SECONDS = 0.2
 
@@ -36,25 +36,8 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> str:
 def plan(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     monkeypatch.syspath_prepend(str(ODD))
     save_task(tmp_path, prompts=1)
-    return Plan(
-        suite="test",
-        indicative=False,
-        target=target,
-        revision=None,
-        dtype="float32",
-        device="cpu",
-        plugins="draftboard_drafters",
-        baseline="none",
-        task="small",
-        root=str(tmp_path),
-        limit=None,
-        max_new_tokens=8,
-        repeats=1,
-        warmup=0,
-        sampling=Sampling(),
-        arms=(ArmSpec("none"), ArmSpec("ngram", 3)),
-        telemetry_s=SECONDS,
-    )
+    options = {"limit": None, "telemetry_s": SECONDS}
+    return small_plan(tmp_path, max_new_tokens=8, warmup=0, target=target, **options)
 
 
 def run(plan: Plan, tmp_path: Path, watch: Any = None) -> tuple[RunRecord, list[Arm]]:

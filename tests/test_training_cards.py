@@ -9,11 +9,14 @@ import pytest
 import torch
 
 from draftboard.drafter import UserError
+from draftboard.measure.loading import target_id
 from draftboard.measure.sampling import Randomness, Sampler
 from draftboard.record.records import Sampling
+from draftboard_drafters.checkpoints import shipped as shipped_weights
 from draftboard_drafters.checkpoints.cards import training_of
 from draftboard_drafters.checkpoints.shipped import SHIPPED as SHIPPED_WORD
 from draftboard_drafters.checkpoints.shipped import located
+from draftboard_drafters.training import commands
 from draftboard_drafters.training.cards import Data, write_card
 from draftboard_drafters.training.loop import Settings, State, products, train
 from draftboard_drafters.training.tables import tables
@@ -88,3 +91,25 @@ def test_shipped_weights_are_found_by_their_word_and_missing_ones_say_what_to_do
     assert located("some/folder", "eagle3", target) == "some/folder"
     with pytest.raises(UserError, match="no shipped weights of 'mtp' for target 'tiny-llama-0'"):
         located(SHIPPED_WORD, "mtp", target)
+
+
+@pytest.mark.parametrize("name", [None, "{folder}", "{folder}/", "owner/toy", "other/toy"])
+def test_what_is_trained_for_a_target_is_what_is_shipped_for_it(
+    name: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The embedded target, a folder and hub ids: the weights lie where they are looked for afterwards."""
+    (tmp_path / "owner-toy").mkdir()
+    given = name and name.format(folder=tmp_path / "owner-toy")
+    made = commands.job(given, tmp_path, tmp_path / "work")
+    monkeypatch.setattr(shipped_weights, "WEIGHTS", tmp_path / "drafters" / "weights")
+    (made.weights / "mtp").mkdir(parents=True)
+    target = tiny_target()
+    target.id = target_id(made.target)
+    assert located(SHIPPED_WORD, "mtp", target) == str(made.weights / "mtp")
+
+
+def test_namesakes_of_two_owners_share_no_folder(tmp_path: Path) -> None:
+    one, two = (commands.job(name, tmp_path, None) for name in ("one/toy", "two/toy"))
+    assert one.weights != two.weights
+    assert one.work != two.work
+    assert one.replies != two.replies

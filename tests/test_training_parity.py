@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from draftboard_drafters.training.replay import replay
 from draftboard_drafters.training.states import Store
 from shipped import MODULES
 from tiny import tiny_target
-from training_factory import RECIPES, SIZES, everything, recipe, tiny_store
+from tiny_folder import byte_tokenizer
+from training_factory import EVERY, SIZES, everything, recipe, tiny_store
 
 
 @pytest.fixture(scope="module")
@@ -33,15 +35,26 @@ def perturbed(parameters: dict[str, Tensor]) -> dict[str, Tensor]:
 def drafter_of(name: str, trained: Any, parameters: dict[str, Tensor], folder: Path) -> Any:
     trained.ship(parameters, folder)
     sampler = Sampler(Sampling(), Randomness(0, torch.device("cpu")))
-    return MODULES[name].build(tiny_target(**SIZES), sampler, checkpoint=str(folder))
+    target = tiny_target(**SIZES)
+    if name != "draft_model":
+        return MODULES[name].build(target, sampler, checkpoint=str(folder))
+    target.tokenizer = byte_tokenizer()
+    return MODULES[name].build(target, sampler, model=str(folder))
 
 
-@pytest.mark.parametrize("name", RECIPES)
+def with_tokenizer(trained: Any, folder: Path) -> Any:
+    """The recipe, its target having a tokenizer, which a draft model is shipped with."""
+    byte_tokenizer().save_pretrained(folder)
+    trained.parts = dataclasses.replace(trained.parts, source=str(folder))
+    return trained
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_the_training_forward_guesses_what_the_drafter_guesses(
     name: str, store: Store, tmp_path: Path
 ) -> None:
     """From every place of a reply the leading right guesses are the same."""
-    trained = recipe(name, store)
+    trained = with_tokenizer(recipe(name, store), tmp_path / "target")
     parameters = perturbed(trained.initial(0))
     drafter = drafter_of(name, trained, parameters, tmp_path / name)
     texts, total = everything(store), 0

@@ -37,7 +37,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         fill(store, target, [(ids, plain_greedy(tiny_model("llama", 0, **SIZES), ids, 24))])
     texts = Texts([store], held_out=2)
     texts.train = texts.held_out = [*texts.train, *texts.held_out]
-    words = most_frequent(count([store.ids()], parts.vocab_size), 64, parts)
+    words = most_frequent(count([store.ids()], parts.vocab_size), 64, parts, texts.present(parts.vocab_size))
     recipe = DSparkRecipe(parts, words, store.layout.taps, k=3, layers=1, mask_id=1)
     state = train(
         recipe,

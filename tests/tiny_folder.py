@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -50,11 +52,15 @@ def save_task(root: Path, name: str = "small", prompts: int = 3) -> None:
     )
 
 
-def small_plan(root: Path, *, max_new_tokens: int, warmup: int) -> Plan:
-    """One prompt of the task below `root` for plain decoding and look-up, on a target made there."""
-    return Plan(
-        suite="test", indicative=False, target=str(save_tiny_folder(root / "target")), revision=None,
-        dtype="float32", device="cpu", plugins="draftboard_drafters", baseline="none", task="small",
-        root=str(root), limit=1, max_new_tokens=max_new_tokens, repeats=1, warmup=warmup, sampling=Sampling(),
-        arms=(ArmSpec("none"), ArmSpec("ngram", 3)),
+def small_plan(
+    root: Path, *, max_new_tokens: int, warmup: int, target: str | None = None, **changes: Any
+) -> Plan:
+    """One prompt of the task below `root` for plain decoding and look-up, on `target` or one made there;
+    `changes` are other fields of the plan."""
+    plan = Plan(
+        suite="test", indicative=False, target=target or str(save_tiny_folder(root / "target")),
+        revision=None, dtype="float32", device="cpu", plugins="draftboard_drafters", baseline="none",
+        task="small", root=str(root), limit=1, max_new_tokens=max_new_tokens, repeats=1, warmup=warmup,
+        sampling=Sampling(), arms=(ArmSpec("none"), ArmSpec("ngram", 3)),
     )  # fmt: skip
+    return replace(plan, **changes)

@@ -128,8 +128,7 @@ def run(
     root: Root = Path(),
 ) -> None:
     """Measure: one run per task, all arms interleaved, results written to results/."""
-    from draftboard.measure import commands, estimate
-    from draftboard.show import cells
+    from draftboard.measure import commands
 
     changes = {
         "limit": limit, "max_new_tokens": max_new_tokens, "repeats": repeats, "temperature": temperature,
@@ -142,9 +141,21 @@ def run(
     if note := commands.left_out(suite, plans, names):
         Console().print(note, highlight=False)
     if dry_run:
-        cells.show(estimate.cells(plans, _store(where)), Console())
+        _foresee(plans, where)
     else:
         _measure(plans, where, resume)
+
+
+def _foresee(plans: Any, where: Path) -> None:
+    from draftboard.measure import estimate
+    from draftboard.show import cells
+
+    found, console = estimate.outlook(plans, _store(where)), Console()
+    for line in (*found.notes, *(f"draftboard: {failure}" for failure in found.failures)):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if found.cells:
+        cells.show(found.cells, console)
+    raise typer.Exit(SOME_FAILED if found.failures else 0)
 
 
 def _measure(plans: Any, where: Path, resume: bool) -> None:

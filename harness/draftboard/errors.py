@@ -35,20 +35,24 @@ def unknown(kind: str, found: str, known: Iterable[str], where: str = "") -> Use
     return UserError(f"{kind} {found!r} not found{place}{hint} (have: {', '.join(names) or 'none'})")
 
 
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+"""What the system says where nothing can be written, whatever the call: the user's to mend."""
+
 _ABOUT_A_PLACE = frozenset(
-    {
-        errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT,
-        errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG,
-    }
-)  # fmt: skip
-"""What the system says of a place that cannot hold a file or may not be read: the user's to mend."""
+    {errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG}
+)
+"""What it says of a place that cannot hold a file or may not be read: the user's to mend if it names one.
+Without a name it is about another call, such as one on a process, and that call was ours."""
 
 
 def file_trouble(error: Exception) -> str | None:
     """One line on a place that the system refuses to read or write; None for any other error."""
-    if not isinstance(error, OSError) or error.errno not in _ABOUT_A_PLACE:
+    if not isinstance(error, OSError):
         return None
-    place = f"{error.filename}: " if error.filename is not None else ""
+    named = isinstance(error.filename, str | bytes | os.PathLike)
+    if error.errno not in _NO_ROOM and not (named and error.errno in _ABOUT_A_PLACE):
+        return None
+    place = f"{os.fsdecode(error.filename)}: " if named else ""
     return f"{place}{error.strerror}; name another place, or make room and rights there"
 
 

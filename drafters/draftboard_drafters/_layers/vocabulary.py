@@ -22,7 +22,10 @@ class Vocabulary:
         """embedding [V, H] and head [Vd, H] in the target's dtype, or None for the target's own.
 
         `target_ids` int64 [Vd] are the target's ids of the head's rows; None where they are the same.
+        Raises UserError for a target whose embedding cannot be shared.
         """
+        if embedding is None:
+            target.embed(torch.zeros(1, dtype=torch.int64, device=target.device))  # refuses now or never
         self.size = target.vocab_size
         self.embed = target.embed if embedding is None else lambda ids: F.embedding(ids, embedding)
         self.logits = target.head if head is None else pack(head, head=True)

@@ -10,6 +10,12 @@ SHIPPED = "shipped"
 WEIGHTS = Path(__file__).resolve().parents[2] / "weights"
 
 
+def slug(target: str) -> str:
+    """The name of the folder that holds what was trained for the target of this id. A hub id keeps its owner,
+    so that namesakes of two owners do not meet."""
+    return target.replace("/", "--")
+
+
 def located(path: str, method: str, target: Target) -> str:
     """`path`, or for `shipped` the folder of this method's weights for this target.
 
@@ -17,7 +23,7 @@ def located(path: str, method: str, target: Target) -> str:
     """
     if path != SHIPPED:
         return path
-    folder = WEIGHTS / target.id / method
+    folder = WEIGHTS / slug(target.id) / method
     if not folder.is_dir():
         known = sorted(found.parent.name for found in WEIGHTS.glob(f"*/{method}"))
         raise UserError(

@@ -71,6 +71,13 @@ class Texts:
         """int32 [n]"""
         return self.ids[text.store][text.row.start : text.row.start + text.row.length]
 
+    def present(self, vocab_size: int) -> Tensor:
+        """bool [V]: which ids some text contains, held out or not."""
+        found = torch.zeros(vocab_size, dtype=torch.bool)
+        for ids in self.ids:
+            found[ids.long()] = True
+        return found
+
     def sha256(self) -> str:
         """Of the tokens that are trained on, whatever the texts' order."""
         return hashlib.sha256(

@@ -17,8 +17,9 @@ from torch import Tensor
 from draftboard.drafter import UserError
 from draftboard.errors import unknown
 from draftboard.measure.embedded import EMBEDDED_ID
-from draftboard.measure.loading import load_target, load_tokenizer, resolve_dtype, resolve_source
+from draftboard.measure.loading import load_target, load_tokenizer, resolve_dtype, resolve_source, target_id
 from draftboard.measure.target import TargetModel
+from draftboard_drafters.checkpoints.shipped import slug
 from draftboard_drafters.training import prompts, recipes
 from draftboard_drafters.training.batches import Texts
 from draftboard_drafters.training.cards import Data, write_card
@@ -65,15 +66,15 @@ def job(target: str | None, root: Path, work: Path | None, **options: Any) -> Jo
     """The job for a target (None: the embedded one) in a checkout."""
     name = target or EMBEDDED_ID
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    slug = Path(name).resolve().name
+    folder = slug(target_id(name))
     # A shortened training never replaces what is shipped.
-    where = (work or cache / "draftboard" / "training" / slug) / "weights"
+    where = (work or cache / "draftboard" / "training" / folder) / "weights"
     return Job(
         target=name,
         prompts=root / "drafters" / "train_prompts",
-        replies=root / "drafters" / "train_data" / f"{slug}.jsonl",
-        work=work or cache / "draftboard" / "training" / slug,
-        weights=where if options.get("tokens") else root / "drafters" / "weights" / slug,
+        replies=root / "drafters" / "train_data" / f"{folder}.jsonl",
+        work=work or cache / "draftboard" / "training" / folder,
+        weights=where if options.get("tokens") else root / "drafters" / "weights" / folder,
         results=root / "results",
         **options,
     )
@@ -175,7 +176,7 @@ def train_method(method: str, job: Job) -> None:
             f"{len(store.rows)} texts are too few to train on and to hold some out (about one in {HELD_OUT});"
             " make more: draftboard train data --reply-tokens"
         )
-    words = most_frequent(_counts(texts, parts), module.WORDS, parts)
+    words = most_frequent(_counts(texts, parts), module.WORDS, parts, texts.present(parts.vocab_size))
     before = {name: _finished(name, job) for name in module.AFTER}
     recipe = module.make(parts, words, store.layout.taps, before)
     settings = module.SETTINGS if job.tokens is None else replace(module.SETTINGS, tokens=job.tokens)

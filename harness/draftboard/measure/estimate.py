@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from draftboard.errors import UserError
 from draftboard.measure import loading
 from draftboard.measure.arms import K_OPTION, bound_options
+from draftboard.measure.at_hand import at_hand
 from draftboard.measure.machine import environment
 from draftboard.measure.plan import Plan
+from draftboard.measure.room import left_out_words, read_room
 from draftboard.record.environment import fingerprint
 from draftboard.record.store import Store, load
-from draftboard.record.tasks import load_task
+from draftboard.record.tasks import Prompt, load_task
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,24 +43,54 @@ class _Pace:
     seconds: float
 
 
-def cells(plans: Sequence[Plan], store: Store) -> list[Cell]:
-    """All cells of some plans, in the order they are listed; inside a run they are interleaved."""
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a run would do and say: `cells` in the order they are listed (inside a run they are interleaved),
+    `notes` on prompts that would be left out, `failures` of tasks that would not run."""
+
+    cells: tuple[Cell, ...]
+    notes: tuple[str, ...]
+    failures: tuple[str, ...]
+
+
+def outlook(plans: Sequence[Plan], store: Store) -> Outlook:
+    """What running some plans would do. Fetches nothing. Raises UserError where the run would: where its only
+    task cannot run."""
     known, here = _known_paces(store), cache(_fingerprint)
-    return [
-        _cell(plan, index, known, here(plan.device, plan.dtype))
-        for plan in plans
-        for index in range(len(plan.arms))
-    ]
+    cells, notes, failures = list[Cell](), list[str](), list[str]()
+    for plan in plans:
+        try:
+            prompts, note = _prompts(plan)
+        except UserError as error:
+            if len(plans) == 1:
+                raise
+            failures.append(f"{plan.task}: {error}")
+            continue
+        notes += [] if note is None else [f"{Path(plan.task).stem}: {note}"]
+        pace_here = here(plan.device, plan.dtype)
+        cells += [_cell(plan, index, prompts, known, pace_here) for index in range(len(plan.arms))]
+    return Outlook(tuple(cells), tuple(notes), tuple(failures))
 
 
-def _cell(plan: Plan, index: int, known: Sequence[_Pace], here: str) -> Cell:
+def _prompts(plan: Plan) -> tuple[Sequence[Prompt], str | None]:
+    """The prompts that the run would take, and what it would say of others."""
+    if plan.max_context is None:
+        return load_task(plan.task, Path(plan.root)).sample(plan.limit, plan.sampling.seed), None
+    source = at_hand(plan.target, plan.revision)
+    if source is None:
+        whole, _ = _prompts(replace(plan, max_context=None))
+        return whole, f"what fits --max-context {plan.max_context} shows once {plan.target} is fetched"
+    _, _, room = read_room(plan, source)
+    return room.prompts, left_out_words(room, plan.max_context) if room.left_out else None
+
+
+def _cell(plan: Plan, index: int, prompts: Sequence[Prompt], known: Sequence[_Pace], here: str) -> Cell:
     spec, task = plan.arms[index], load_task(plan.task, Path(plan.root))
-    prompts = task.sample(plan.limit, plan.sampling.seed)
     replies = sum(len(prompt.turns) for prompt in prompts) * plan.repeats
     _, options = bound_options(spec, plan.plugins)
     k = options.get(K_OPTION)
     drafter = spec.drafter.rpartition("/")[2]
-    pace = _pace(known, (here, _target_id(plan.target), task.name, drafter), k)
+    pace = _pace(known, (here, loading.target_id(plan.target), task.name, drafter), k)
     return Cell(
         task=task.name,
         arm=drafter if k is None else f"{drafter} K={k}",
@@ -79,11 +112,6 @@ def _fingerprint(device_name: str, dtype: str) -> str:
     """The fingerprint that a run of this device and dtype would have here."""
     device = loading.resolve_device(device_name)
     return fingerprint(environment(device), loading.dtype_name(loading.resolve_dtype(dtype, device)))
-
-
-def _target_id(target: str) -> str:
-    """The id under which a run records its target: a folder goes by its last name."""
-    return Path(target).resolve().name if Path(target).is_dir() else target
 
 
 def _known_paces(store: Store) -> list[_Pace]:

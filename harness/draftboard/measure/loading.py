@@ -118,12 +118,18 @@ def identity(name: str, source: str, config: Any, revision: str | None) -> tuple
 
     A hub id is pinned by its commit, a folder by the hash of its weights; the embedded target by its name.
     """
+    id = target_id(name)
     if name == EMBEDDED_ID:
-        return name, revision
+        return id, revision
     if not Path(source).is_dir():
-        return name, getattr(config, "_commit_hash", None) or revision
+        return id, getattr(config, "_commit_hash", None) or revision
     sha256 = weights_sha256(source)
-    return Path(source).resolve().name, None if sha256 is None else f"sha256:{sha256[:12]}"
+    return id, None if sha256 is None else f"sha256:{sha256[:12]}"
+
+
+def target_id(name: str) -> str:
+    """The id of the target called `name`: a folder goes by its last name, others by the name itself."""
+    return Path(name).resolve().name if name != EMBEDDED_ID and Path(name).is_dir() else name
 
 
 def weights_sha256(source: str, revision: str | None = None) -> str | None:

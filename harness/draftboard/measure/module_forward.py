@@ -13,6 +13,9 @@ from draftboard.errors import UserError
 from draftboard.measure.module_cache import ModuleCache
 from draftboard.measure.readout import AFTER, Readout
 
+_ROWS, _TOLERANCE = 4, 1e-2
+"""Embeddings that are tried, and an error relative to the largest number that is rounding."""
+
 
 class ModuleForward:
     """A transformers causal LM run as it is. Hooks exist only for the taps that are asked for."""
@@ -27,10 +30,17 @@ class ModuleForward:
         self.readable = self.readout.is_the_models(model, self.norm)
         self.cache = ModuleCache(len(self.blocks), capacity)
         parameters = inspect.signature(model.forward).parameters
+        self.scale = self._scale()
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"
 
     def embed(self, ids: Tensor) -> Tensor:
-        """Input embeddings [n, H] of ids [n]."""
+        """Input embeddings [n, H] of ids [n]. Raises UserError where the model scales them afterwards."""
+        if self.scale != 1.0:
+            raise UserError(
+                f"{type(self.model).__name__} multiplies its embeddings by {self.scale:.4g} on their way to"
+                " its first block; drafters that share them may not expect that and cannot be run:"
+                " choose one with embeddings of its own"
+            )
         embedded: Tensor = self.model.get_input_embeddings()(ids)
         return embedded
 
@@ -66,6 +76,25 @@ class ModuleForward:
             else logits.new_empty(len(ids), 0, width)
         )
         return logits, features
+
+    @torch.inference_mode()
+    def _scale(self) -> float:
+        """What the model multiplies its embeddings by before the first block; 1 too where it does something
+        else to them, such as adding positions."""
+        vocabulary = self.model.get_input_embeddings()
+        ids = torch.arange(_ROWS, device=self.model.device) % self.model.config.get_text_config().vocab_size
+        caught: dict[int, Tensor] = {}
+        handle = self._hook(0, caught)
+        try:
+            self.model(input_ids=ids[None], use_cache=False)
+        finally:
+            handle.remove()
+        own, entering = vocabulary(ids).float(), caught[0].float()
+        if own.shape != entering.shape:
+            return 1.0
+        factor = float((entering * own).sum() / own.square().sum())
+        scaled = (entering - factor * own).abs().max() <= _TOLERANCE * entering.abs().max()
+        return factor if scaled and abs(factor - 1) > _TOLERANCE else 1.0
 
     def _hook(self, tap: int, caught: dict[int, Tensor]) -> Any:
         def keep(value: Any) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 from draftboard.errors import UserError
 from draftboard.measure import loading
@@ -15,13 +14,13 @@ from draftboard.measure.machine import environment
 from draftboard.measure.memory import MemoryMeter
 from draftboard.measure.plan import Plan
 from draftboard.measure.prompts import Template
-from draftboard.measure.room import left_out_words, make_room
+from draftboard.measure.room import left_out_words, read_room
 from draftboard.measure.sampling import Randomness, Sampler
 from draftboard.measure.source_model import import_code
 from draftboard.measure.target import TargetModel
 from draftboard.record.environment import fingerprint, testbed
 from draftboard.record.records import SCHEMA, Generation, Memory, RunRecord, TaskRef
-from draftboard.record.tasks import Prompt, Task, load_task
+from draftboard.record.tasks import Prompt, Task
 
 
 @dataclass(slots=True)
@@ -50,10 +49,7 @@ class Opened:
 def open_run(plan: Plan, send: Send, errors: Mapping[int, str], before: RunRecord | None) -> Opened:
     """Loads and builds what `plan` names. `errors` are the arms, by index, that already failed; `before` is
     the record of the run that is being continued."""
-    task = _task(plan)
-    template = Template(loading.load_tokenizer(loading.resolve_source(plan.target), plan.revision), task)
-    limit = loading.position_limit(plan.target, plan.revision)
-    room = make_room(plan, template, task.sample(plan.limit, plan.sampling.seed), limit)
+    task, template, room = read_room(plan, loading.resolve_source(plan.target))
     if room.left_out:
         send(Note(left_out_words(room, plan.max_context)))
     import_code(loading.resolve_source(plan.target), plan.revision)
@@ -111,12 +107,6 @@ def run_record(run_id: str, opened: Opened) -> RunRecord:
         baseline=opened.baseline.id,
         arms=tuple(arm.id for arm in opened.arms),
     )
-
-
-def _task(plan: Plan) -> Task:
-    """The task as this run puts it. Its hash stays: what the run overrides is in the arms' ids."""
-    task = load_task(plan.task, Path(plan.root))
-    return task if plan.thinking is None else replace(task, thinking=plan.thinking)
 
 
 def _target(plan: Plan, max_context: int) -> TargetModel:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from draftboard.measure.quiet import without_lines
 from draftboard.measure.target import TargetModel
 
 STEPS = 8
@@ -43,7 +44,8 @@ def profile_step(target: TargetModel, context: int, steps: int = STEPS) -> tuple
     target.begin(())
     target.prefill(torch.zeros(context, dtype=torch.long, device=target.device))
     _step(target, context, _WARM)
-    with profile(activities=activities, record_shapes=True) as seen:
+    # Kineto says when it begins and ends, on standard error and at every level of its log.
+    with without_lines("USDT:"), profile(activities=activities, record_shapes=True) as seen:
         _step(target, context, steps)
         if target.device.type == "cuda":
             torch.cuda.synchronize()

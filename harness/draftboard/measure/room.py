@@ -7,12 +7,14 @@ more positions than any prompt here has, and memory for all of them would be was
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from draftboard.errors import UserError
+from draftboard.measure import loading
 from draftboard.measure.plan import Plan
 from draftboard.measure.prompts import Template
-from draftboard.record.tasks import Prompt
+from draftboard.record.tasks import Prompt, Task, load_task
 
 _TEMPLATE_SLACK = 64
 """Positions a turn for what a template adds and for a reply that tokenises longer than it was."""
@@ -26,6 +28,17 @@ class Room:
     prompts: tuple[Prompt, ...]
     positions: int
     left_out: Mapping[str, int]
+
+
+def read_room(plan: Plan, source: str) -> tuple[Task, Template, Room]:
+    """The task as this run puts it, how it becomes ids, and the room that it takes, by the target's files at
+    `source`, a folder or hub id."""
+    # The task's hash stays: what the run overrides is in the arms' ids.
+    task = load_task(plan.task, Path(plan.root))
+    task = task if plan.thinking is None else replace(task, thinking=plan.thinking)
+    template = Template(loading.load_tokenizer(source, plan.revision), task)
+    limit = loading.position_limit(source, plan.revision)
+    return task, template, make_room(plan, template, task.sample(plan.limit, plan.sampling.seed), limit)
 
 
 def make_room(plan: Plan, template: Template, prompts: Sequence[Prompt], limit: int | None) -> Room:

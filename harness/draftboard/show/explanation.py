@@ -142,7 +142,8 @@ def tile_lines(
     begin, measured = start_d(g, tile_rows), verify_ms or {}
     lines: list[tuple[str, ...]] = []
     for d in sorted({max(begin - 1, 0), begin, begin + 1, *drafts}):
-        found, mark = tile(g, d, tile_rows), ", begin here" if d == begin else ""
+        found = tile(g, d, tile_rows)
+        mark = (", plain decoding" if d == 0 else "") + (", begin here" if d == begin else "")
         cost = _relative(measured.get(str(1 + d)), measured.get("1"))
         fill = words.figure(found.fill, "")
         lines.append((str(d), str(found.rows), str(found.tiles), fill, cost, f"{found.verdict}{mark}"))

@@ -37,9 +37,9 @@ class DFlashRecipe:
         layers: int = 2,
         anchors: int = 96,
         prompt_weight: float = 0.2,
-        mask_id: int = 16,
+        mask_id: int | None = None,
     ) -> None:
-        """`mask_id` is an id that texts do not contain."""
+        """`mask_id` is an id that texts do not contain; see `mask_of` for the one that is taken."""
         self.k, self.parts, self.words = k, parts, words
         self.slots = Slots(
             parts,

@@ -72,6 +72,7 @@ class Renderer:
         files = [file for room in ROOMS for file in sorted((package / room).rglob("*.py"))]
         files += [file for file in sorted(self.folder.rglob("*.*")) if "public" not in file.parts]
         files += sorted((package.parent / "published").glob("*.toml"))
+        files += [file for file in sorted((self.root / "tasks").rglob("*")) if file.is_file()]
         found = hashlib.sha256(self.base_url.encode())
         for file in files:
             found.update(file.name.encode() + file.read_bytes())

@@ -9,6 +9,7 @@ from draftboard.show import words
 from draftboard.show.collect import RunRows
 from draftboard.show.web import arms as arm_pages
 from draftboard.show.web import viewer
+from draftboard.show.web.asked import asked
 from draftboard.show.web.boards import environment, run_words
 from draftboard.show.web.page import make_cell
 from draftboard.show.web.renderer import Renderer
@@ -19,6 +20,7 @@ def run_pages(
 ) -> Iterator[tuple[str, str]]:
     """Paths and texts of the pages of a run and of its arms."""
     run = found.run
+    prompts = asked(run.task, renderer.root)
     yield _index(renderer, folder, found)
     for entry, arm in zip(found.entries, arms, strict=True):
         made = arm_pages.make_page(run, arms, arm, entry)
@@ -26,11 +28,8 @@ def run_pages(
         yield name, renderer.page("arm.html.j2", name, page=made, run=run)
         if made.replies:
             name = f"{entry.page}-replies.html"
-            replies = viewer.replies(arm)
-            yield (
-                name,
-                renderer.page("replies.html.j2", name, page=made, replies=replies, depth=viewer.depth(arm)),
-            )
+            shown = {"replies": viewer.replies(arm, prompts), "depth": viewer.depth(arm)}
+            yield name, renderer.page("replies.html.j2", name, page=made, unasked=not prompts, **shown)
 
 
 def _index(renderer: Renderer, folder: str, found: RunRows) -> tuple[str, str]:

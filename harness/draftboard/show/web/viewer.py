@@ -12,22 +12,25 @@ from draftboard.record.records import Arm, Trace
 from draftboard.show import words
 from draftboard.show.reply import PLACES, TextRound, piece_text, text_rounds
 from draftboard.show.web import charts
+from draftboard.show.web.asked import Asked
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One reply: an anchor, words, the picture of its rounds and its text as HTML."""
+    """One reply: an anchor, words, what was asked (empty where that is not known), the picture of its rounds
+    and its text, both texts as HTML."""
 
     id: str
     title: str
     facts: str
+    asked: Markup
     strip: Markup
     text: Markup
 
 
-def replies(arm: Arm) -> tuple[Reply, ...]:
-    """Every reply of an arm."""
-    return tuple(_reply(f"r{index}", trace, arm) for index, trace in enumerate(arm.traces))
+def replies(arm: Arm, prompts: Asked) -> tuple[Reply, ...]:
+    """Every reply of an arm, with what was asked where `prompts` has it."""
+    return tuple(_reply(f"r{index}", trace, arm, prompts) for index, trace in enumerate(arm.traces))
 
 
 def links(arm: Arm, page: str) -> dict[str, str]:
@@ -49,15 +52,22 @@ def depth(arm: Arm) -> int:
     return min(max(rounds, default=0), len(PLACES))
 
 
-def _reply(anchor: str, trace: Trace, arm: Arm) -> Reply:
+def _reply(anchor: str, trace: Trace, arm: Arm, prompts: Asked) -> Reply:
     repeat = f", repeat {trace.repeat + 1}" if trace.repeat else ""
     title = f"{trace.prompt_id}, turn {trace.turn + 1}{repeat}"
+    turns = prompts.get(trace.prompt_id, ())
+    question = _plain(turns[trace.turn]) if trace.turn < len(turns) else Markup()
     if trace.rounds is None:
-        text = Markup(escape(piece_text("".join(trace.pieces))))
-        return Reply(anchor, title, trace.rounds_missing or "", Markup(), text)
+        text = _plain("".join(trace.pieces))
+        return Reply(anchor, title, trace.rounds_missing or "", question, Markup(), text)
     found = text_rounds(trace, arm.guess_pieces)
     strip = charts.round_strip(trace.rounds) if found else Markup()
-    return Reply(anchor, title, _facts(trace, found), strip, Markup("".join(_text(trace, found))))
+    text = Markup("".join(_text(trace, found)))
+    return Reply(anchor, title, _facts(trace, found), question, strip, text)
+
+
+def _plain(text: str) -> Markup:
+    return Markup(escape(piece_text(text)))
 
 
 def _facts(trace: Trace, found: Sequence[TextRound]) -> str:
