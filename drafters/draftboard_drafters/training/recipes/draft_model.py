@@ -24,7 +24,7 @@ from draftboard_drafters.training.objective import Outcome, Parameters, Recipe, 
 from draftboard_drafters.training.parts import Parts, Words
 
 WORDS = 8192
-SETTINGS = Settings(tokens=3_000_000, rate=2e-3, rows=768)
+SETTINGS = Settings(tokens=2_200_000, rate=2e-3, rows=768)
 AFTER: tuple[str, ...] = ()
 
 
