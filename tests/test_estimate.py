@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from rich.console import Console
 
 from draftboard.measure import estimate
 from draftboard.measure.machine import environment
@@ -14,6 +17,7 @@ from draftboard.measure.plan import Plan, plans
 from draftboard.record.environment import fingerprint
 from draftboard.record.store import Store
 from draftboard.record.suites import ArmSpec, load_suite
+from draftboard.show import cells
 from record_factory import TARGET, make_run, random_arms
 
 ROOT = Path(__file__).parents[1]
@@ -81,3 +85,22 @@ def test_the_telemetry_pass_takes_its_time_too(plan: Plan, here: str, tmp_path: 
     plans_of_both = (replace(plan, telemetry_s=seconds) for seconds in (0, 15))
     without, with_it = (estimate.outlook([one], store).cells[1].seconds for one in plans_of_both)
     assert without is not None and with_it == pytest.approx(without + 15)
+
+
+@pytest.mark.parametrize(
+    "seconds, end",
+    [
+        ((None, None), "2 cells, time unknown; 2 of 2 cells have no earlier run to judge by"),
+        ((90.0, None), "2 cells, about 1.5 min; 1 of 2 cells have no earlier run to judge by"),
+        ((90.0, 30.0), "2 cells, about 2.0 min"),
+    ],
+)
+def test_time_that_no_earlier_run_tells_is_unknown_and_not_nothing(
+    seconds: tuple[float | None, ...], end: str
+) -> None:
+    found = [
+        SimpleNamespace(task="t", arm="a", prompts=1, replies=1, tokens_at_most=1, seconds=s) for s in seconds
+    ]
+    written = io.StringIO()
+    cells.show(found, Console(file=written, width=120))
+    assert written.getvalue().splitlines()[-1].strip() == end

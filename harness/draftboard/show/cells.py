@@ -37,4 +37,5 @@ def show(found: Sequence[Cell], console: Console) -> None:
     known = [cell.seconds for cell in found if cell.seconds is not None]
     rest = len(found) - len(known)
     note = f"; {rest} of {len(found)} cells have no earlier run to judge by" if rest else ""
-    console.print(f"{len(found)} cells, about {sum(known) / 60:.1f} min{note}")
+    time = f"about {sum(known) / 60:.1f} min" if known else "time unknown"
+    console.print(f"{len(found)} cells, {time}{note}")
