@@ -213,3 +213,16 @@ def test_every_likely_token_appears_over_300_seeds() -> None:
         seen[int(sampler(seed=seed).verify(logits, guess).tokens[0])] += 1
     # Four standard deviations of each count; the seeds are fixed, so this holds always or never.
     assert ((seen - 300 * p).abs() < 4 * (300 * p * (1 - p)).sqrt()).all()
+
+
+@torch.inference_mode()
+def test_draws_by_given_numbers_are_those_that_the_stream_would_give() -> None:
+    """Also one by one, as a drafter draws whose guesses depend on each other."""
+    logits = torch.randn(5, 9, generator=torch.Generator().manual_seed(0))
+    given = sampler()
+    tokens, laws = given.draw_by(given.uniform(5), logits)
+    alone = sampler()
+    own, own_laws = zip(*(alone.draw(row) for row in torch.split(logits, 1)), strict=True)
+    assert torch.equal(tokens, torch.cat(own)) and len(set(tokens.tolist())) > 1
+    assert torch.equal(laws, torch.cat([law for law in own_laws if law is not None]))
+    assert torch.equal(given.uniform(1), alone.uniform(1))
