@@ -179,12 +179,12 @@ def test_no_replayed_proposal_or_commit_waits_for_the_device(
         assert watch.reads == []
 
 
-@pytest.mark.parametrize("fails_at", [1, 4])
+@pytest.mark.parametrize("fails_at", [1, 8])
 @pytest.mark.parametrize("name", OWN)
 def test_where_a_capture_fails_nothing_captured_is_used(
     name: str, fails_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first and, with some graphs there already, the fourth."""
+    """The first and, when those of the draft are there already, the eighth."""
     target, tapes = tiny_target(), TapeRecorder(fails_at)
     make = making(name, 3, target)
     broken, plain = on(tapes, make, monkeypatch), on(None, make, monkeypatch)
