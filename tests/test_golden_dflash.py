@@ -14,6 +14,7 @@ from draftboard.drafter import UserError
 from draftboard.measure.sampling import Randomness, Sampler
 from draftboard.record.records import Sampling
 from draftboard_drafters import checkpoints, dflash
+from draftboard_drafters._block import Backbone
 from draftboard_drafters._layers import Rotary, Sight, Vocabulary
 from draftboard_drafters.checkpoints import Checkpoint
 from golden import Case, Make, Replay, Run, case, check_logits, check_tokens, opening, replay, runs
@@ -118,13 +119,13 @@ def concat_reversed(patch: pytest.MonkeyPatch, checkpoint: Checkpoint) -> Checkp
 
 
 def hidden_norm_skipped(patch: pytest.MonkeyPatch, checkpoint: Checkpoint) -> Checkpoint:
-    init = dflash.Backbone.__init__
+    init = Backbone.__init__
 
-    def without(self: dflash.Backbone, *args: Any) -> None:
+    def without(self: Backbone, *args: Any) -> None:
         init(self, *args)
         patch.setattr(self, "context_norm", lambda x: x)
 
-    patch.setattr(dflash.Backbone, "__init__", without)
+    patch.setattr(Backbone, "__init__", without)
     return checkpoint
 
 
@@ -132,14 +133,14 @@ def block_turned(by: int) -> Fault:
     """The block's rows at positions one off, the context's at their own."""
 
     def fault(patch: pytest.MonkeyPatch, checkpoint: Checkpoint) -> Checkpoint:
-        block, at = dflash.Backbone.block, Rotary.at
+        block, at = Backbone.block, Rotary.at
 
-        def shifted(self: dflash.Backbone) -> Tensor:
+        def shifted(self: Backbone) -> Tensor:
             with patch.context() as inner:
                 inner.setattr(Rotary, "at", lambda s, p: at(s, slice(p.start + by, p.stop + by)))
                 return block(self)
 
-        patch.setattr(dflash.Backbone, "block", shifted)
+        patch.setattr(Backbone, "block", shifted)
         return checkpoint
 
     return fault
@@ -147,14 +148,14 @@ def block_turned(by: int) -> Fault:
 
 def block_kept(patch: pytest.MonkeyPatch, checkpoint: Checkpoint) -> Checkpoint:
     """The mask slots' keys and values stay in the cache."""
-    block = dflash.Backbone.block
+    block = Backbone.block
 
-    def keeping(self: dflash.Backbone) -> Tensor:
+    def keeping(self: Backbone) -> Tensor:
         hidden = block(self)
         self.cache.length += 1
         return hidden
 
-    patch.setattr(dflash.Backbone, "block", keeping)
+    patch.setattr(Backbone, "block", keeping)
     return checkpoint
 
 

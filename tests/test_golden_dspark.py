@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from draftboard_drafters import checkpoints, dspark
+from draftboard_drafters import _markov, checkpoints, dspark
 from draftboard_drafters.checkpoints import Checkpoint
 from golden import TOLERANCE, Make, Replay, Run, case, check_logits, check_tokens, opening, replay, runs
 from test_golden_dflash import block_changed, check_deepspec_conventions, taps_moved
@@ -105,10 +105,10 @@ def markov_reads(wrong: Callable[[dspark.DSpark, Tensor], Tensor]) -> Fault:
     def fault(patch: pytest.MonkeyPatch, checkpoint: Checkpoint) -> Checkpoint:
         read = dspark.DSpark._read
 
-        def misled(self: dspark.DSpark, hidden: Tensor) -> Any:
+        def misled(self: dspark.DSpark, *args: Any) -> Any:
             with patch.context() as inner:
                 inner.setattr(dspark.F, "embedding", lambda token, table: table[wrong(self, token)])
-                return read(self, hidden)
+                return read(self, *args)
 
         patch.setattr(dspark.DSpark, "_read", misled)
         return checkpoint
@@ -123,13 +123,13 @@ def without_bias(patch: pytest.MonkeyPatch, checkpoint: Checkpoint) -> Checkpoin
 
 
 def state_forgotten(patch: pytest.MonkeyPatch, checkpoint: Checkpoint) -> Checkpoint:
-    latent = dspark.Recurrent.latent
-    patch.setattr(dspark.Recurrent, "latent", lambda self, e, h, s: latent(self, e, h, s * 0))
+    latent = _markov.Recurrent.latent
+    patch.setattr(_markov.Recurrent, "latent", lambda self, e, h, s: latent(self, e, h, s * 0))
     return checkpoint
 
 
 def always_vanilla(patch: pytest.MonkeyPatch, checkpoint: Checkpoint) -> Checkpoint:
-    patch.setitem(dspark.HEADS, "gated", dspark.Vanilla)
+    patch.setitem(_markov.HEADS, "gated", _markov.Vanilla)
     return checkpoint
 
 

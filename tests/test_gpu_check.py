@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import Any
 import pytest
 import torch
 
+from draftboard.measure import graphs
 from draftboard.record.telemetry import Series
 from record_factory import make_arm, make_baseline, make_run, plain_trace
+from tape import TapeRecorder
 from test_telemetry import gpu_window, missing, telemetry
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,6 +24,7 @@ HARNESS = ROOT / "harness" / "draftboard"
 
 sys.path.append(str(SCRIPT.parent))
 import gpu_check  # noqa: E402
+import graph_check  # noqa: E402
 
 INSTALLED = {"torch", "transformers", "safetensors", "numpy", "pynvml", "psutil", "rich", "typer"}
 """What a CUDA image for transformers holds, and three small packages."""
@@ -55,6 +59,25 @@ def test_gpu_check_fails_where_telemetry_is_missing_or_silent() -> None:
     assert failures(telemetry(gpu_window(**silent))) == ["guess: GPU told nothing"]
     broken = Series("W", "gauge", "error", detail="unknown error")
     assert failures(telemetry(gpu_window(power_w=broken))) == ["guess: GPU: power_w: unknown error"]
+
+
+def test_gpu_check_holds_drafts_from_graphs_against_eager_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, arms = next(gpu_check.golden_targets(tmp_path))
+    monkeypatch.setattr(graphs, "recorder_for", lambda device: TapeRecorder())
+    monkeypatch.setattr(graph_check, "DRAFTING_TEXT", [3, 1, 4, 1, 5])
+    cpu = torch.device("cpu")
+    assert list(graph_check.check_drafters(target, arms[:1], cpu)) == []
+    assert re.search(r"CUDA graphs: \d+; ", capsys.readouterr().out)
+    repeat = graphs.Replays._repeat
+    monkeypatch.setattr(
+        graphs.Replays,
+        "_repeat",
+        lambda self, one, graph, start, *inputs: repeat(self, one, graph, 0, *inputs),
+    )
+    (failure,) = graph_check.check_drafters(target, arms[:1], cpu)
+    assert "of 30 drafts from graphs are the eager ones" in failure
 
 
 @pytest.mark.proof

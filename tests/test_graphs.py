@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -108,19 +108,15 @@ def test_every_drafter_decodes_the_same_text_over_graphs(name: str) -> None:
 
 
 @torch.inference_mode()
-def test_a_draft_model_is_captured_when_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_draft_model_guesses_from_graphs() -> None:
     """Its guesses come from graphs, and so does the gap of two after a round whose guesses were all kept."""
-    target, prepare = tiny_target(max_context=128), TargetModel.prepare
-
-    def prepare_with_tapes(model: TargetModel, rows: Iterable[int]) -> None:
-        model.use_graphs(TapeRecorder())
-        prepare(model, rows)
-
+    target = tiny_target(max_context=128)
     eager = rehearsal.told(maker("draft_model", 3)(target, rehearsal.sampler(target)), target, PROMPT)
-    with monkeypatch.context() as patch:
-        patch.setattr(TargetModel, "prepare", prepare_with_tapes)
-        drafter: Any = maker("draft_model", 3)(target, rehearsal.sampler(target))
-    assert graphs_of(drafter.model).count == 2
+    drafter: Any = maker("draft_model", 3)(target, rehearsal.sampler(target))
+    assert drafter.captured() == (None, "not on a GPU")
+    drafter.model.use_graphs(TapeRecorder())
+    drafter.prepare()
+    assert drafter.captured() == (2, None)
     assert rehearsal.told(drafter, target, PROMPT) == eager
     assert recorder_of(drafter.model).replays == 4 * 3
 

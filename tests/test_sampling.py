@@ -224,3 +224,16 @@ def test_the_likeliest_is_the_first_of_equals_in_every_dtype(dtype: torch.dtype,
     for logits in (ties, ties[:, ::2], ties[:1]):
         first = [row.index(max(row)) for row in logits.tolist()]
         assert likeliest(logits).tolist() == first
+
+
+@torch.inference_mode()
+def test_draws_by_given_numbers_are_those_that_the_stream_would_give() -> None:
+    """Also one by one, as a drafter draws whose guesses depend on each other."""
+    logits = torch.randn(5, 9, generator=torch.Generator().manual_seed(0))
+    given = sampler()
+    tokens, laws = given.draw_by(given.uniform(5), logits)
+    alone = sampler()
+    own, own_laws = zip(*(alone.draw(row) for row in torch.split(logits, 1)), strict=True)
+    assert torch.equal(tokens, torch.cat(own)) and len(set(tokens.tolist())) > 1
+    assert torch.equal(laws, torch.cat([law for law in own_laws if law is not None]))
+    assert torch.equal(given.uniform(1), alone.uniform(1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import xml.etree.ElementTree as ET
@@ -9,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from draftboard.errors import UserError
 from draftboard.record.accepted import Accepted, Ledger, write_ledger
@@ -16,9 +18,10 @@ from draftboard.record.store import Store
 from draftboard.record.telemetry import DeviceWindow, Series, Telemetry, Window
 from draftboard.show import site
 from draftboard.show.collect import read_all
+from draftboard.show.trace import arm_record
 from draftboard.show.web import badges, documents, trends
 from draftboard.show.web.documents import DOCUMENTS, Document
-from record_factory import ENVIRONMENT, random_arms
+from record_factory import ENVIRONMENT, TARGET, make_run, random_arms
 from site_factory import HOSTILE, ROOT, Elements, write
 
 
@@ -260,6 +263,23 @@ def test_a_run_without_a_gpu_says_so(tmp_path):
     store = Store(tmp_path / "results")
     write(store, 1, "chat")
     assert "CPU run" in Elements(site.build(store, tmp_path / "out", ROOT).read_text()).said
+
+
+def test_an_arms_page_and_its_record_in_the_terminal_tell_the_graphs(tmp_path):
+    base, arm = random_arms(1, 8)
+    target = replace(TARGET, graphs=30, graphs_missing=None)
+    store = Store(tmp_path / "results")
+    for found, missing, words in ((12, None, "12"), (None, "capture failed: x", "capture failed: x")):
+        shown = replace(arm, graphs=found, graphs_missing=missing)
+        write(store, 1, "chat", arms=[base, shown], run=f"run{found}", target=target)
+        site.build(store, tmp_path / "out", ROOT)
+        page = next((tmp_path / "out").rglob(f"run{found}-chat/guess-k4-arm00001-chat.html"))
+        told = " ".join(" ".join(Elements(page.read_text()).said).split())
+        assert f"CUDA graphs of the drafter {words} " in told
+        assert "CUDA graphs of the target 30 " in told
+        console = Console(record=True, width=100, file=io.StringIO())
+        console.print(arm_record(make_run([base, shown], target=target), [base, shown], shown, None))
+        assert f"CUDA graphs: of the drafter {words}; of the target 30" in console.export_text()
 
 
 # Documents

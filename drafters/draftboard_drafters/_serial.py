@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from draftboard.drafter import Draft, DraftSampler, Target, UserError
-from draftboard_drafters._layers import Angles, KVCache, Rotary, Sight
+from draftboard.measure.graphs import Piece, Replays, Results
+from draftboard_drafters._layers import (
+    Angles,
+    KVCache,
+    Place,
+    Places,
+    Rotary,
+    Sight,
+    blank_numbers,
+    index_of,
+    numbers_for,
+)
 from draftboard_drafters.checkpoints import Checkpoint, Served
+
+DRAFT = "draft"
+"""The graph of a draft; that of a commit goes by its number of tokens."""
 
 
 class Step(Protocol):
@@ -24,7 +40,7 @@ class Step(Protocol):
         feature: Tensor,
         angles: Angles,
         cache: KVCache,
-        place: slice,
+        place: Place,
         mask: Tensor | None,
     ) -> Tensor:
         """States [n, H] from the embeddings [n, H] and features [n, H] of the positions in `place`."""
@@ -38,6 +54,8 @@ class SerialDrafter:
     tokens reads its first token off the last row; row n-1+i then joins the drafter's own state with the i-th
     draft. Those rows are written behind the cache's end: the next commit overwrites them with rows made
     of true features, so none outlives its round.
+
+    A draft is one graph, and a commit of m tokens another.
     """
 
     def __init__(
@@ -64,6 +82,9 @@ class SerialDrafter:
             checkpoint.layers, shape.kv_heads, shape.head_dim, capacity, target.dtype, target.device
         )
         self.rotary = Rotary(checkpoint.rope, shape.head_dim, capacity, target.dtype, target.device)
+        self.graphs = Replays.on(target.device, capacity)
+        self._zeros = partial(torch.zeros, dtype=target.dtype, device=target.device)
+        self._sizes = shape.hidden_size, target.hidden_size
 
     def prefill(self, tokens: Tensor, features: Tensor) -> None:
         """Pairs the prompt's features with the tokens after them."""
@@ -72,18 +93,13 @@ class SerialDrafter:
 
     def propose(self, limit: int) -> Draft:
         """Draws one token after the other, each from its own law."""
-        tokens: list[Tensor] = []
-        laws: list[Tensor] = []
-        state = self.state
-        for drafted in range(min(limit, self.num_speculative_tokens)):
-            if drafted:
-                at = self.cache.length + drafted - 1
-                state = self._run(tokens[-1], self._recycled(state), slice(at, at + 1))
-            token, law = self.vocabulary.draw(self.sampler, self._logits(state))
-            tokens.append(token)
-            laws += [] if law is None else [law]
-        none = torch.empty(0, dtype=torch.int64, device=state.device)
-        return Draft(torch.cat([none, *tokens]), torch.cat(laws) if laws else None)
+        count, start = min(limit, self.num_speculative_tokens), self.cache.length
+        draft = self.graphs.find(DRAFT, start + self.num_speculative_tokens) if count > 0 else None
+        if draft is None:
+            return Draft(*self._chain(self.state, count, lambda i: slice(start + i, start + i + 1)))
+        numbers = numbers_for(self.sampler, count, self.num_speculative_tokens)
+        tokens, laws = draft(start, self.state, *numbers)
+        return Draft(tokens[:count], None if laws is None else laws[:count])
 
     def commit(self, tokens: Tensor, features: Tensor) -> None:
         """Pairs the new features with the tokens they predicted."""
@@ -93,15 +109,63 @@ class SerialDrafter:
         """Forgets the sequence."""
         self.cache.truncate(0)
 
+    def prepare(self) -> None:
+        """Captures the draft and the commits of 1 to K+1 tokens."""
+        if self.graphs.wants(DRAFT):
+            self.graphs.capture(self._pieces())
+
+    def captured(self) -> tuple[int | None, str | None]:
+        """See `draftboard.drafter.Captured`."""
+        return self.graphs.count, self.graphs.missing
+
     def _absorb(self, tokens: Tensor, features: Tensor) -> None:
         place = self.cache.reserve(len(tokens))
-        self.state = self._run(tokens, self.step.fuse(features), place)[-1:]
+        commit = self.graphs.find(len(tokens), place.stop)
+        if commit is None:
+            self.state = self._run(tokens, self.step.fuse(features), place)[-1:]
+        else:
+            (self.state,) = commit(place.start, tokens, features)
         self.cache.length = place.stop
 
-    def _run(self, tokens: Tensor, feature: Tensor, place: slice) -> Tensor:
+    def _pieces(self) -> Iterator[Piece]:
+        k, (own, theirs) = self.num_speculative_tokens, self._sizes
+        tokens = self._zeros(k + 1, dtype=torch.int64)
+        numbers = blank_numbers(self.sampler, k, tokens.device)
+        yield Piece(DRAFT, self._drafted, (self._zeros(1, own), *numbers), rows=k, sees=k > 1)
+        for m in range(1, k + 2):
+            features = self._zeros(m, len(self.taps), theirs)
+            yield Piece(m, self._absorbed, (tokens[:m], features), rows=m)
+
+    def _drafted(self, start: Tensor, width: int, state: Tensor, numbers: Tensor | None = None) -> Results:
+        """A whole draft: tokens and laws."""
+        count = self.num_speculative_tokens
+        return self._chain(state, count, lambda i: Places.after(start + i, 1, width), numbers)
+
+    def _absorbed(self, start: Tensor, width: int, tokens: Tensor, features: Tensor) -> Results:
+        """The last state of the positions from `start` on."""
+        place = Places.after(start, len(tokens), width)
+        return (self._run(tokens, self.step.fuse(features), place)[-1:],)
+
+    def _chain(
+        self, state: Tensor, count: int, place: Callable[[int], Place], numbers: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Tokens [count] and their laws; the row of the i-th of them stands at `place(i)`."""
+        tokens: list[Tensor] = []
+        laws: list[Tensor] = []
+        for drafted in range(count):
+            if drafted:
+                state = self._run(tokens[-1], self._recycled(state), place(drafted - 1))
+            own = None if numbers is None else numbers[drafted : drafted + 1]
+            token, law = self.vocabulary.draw(self.sampler, self._logits(state), own)
+            tokens.append(token)
+            laws += [] if law is None else [law]
+        none = torch.empty(0, dtype=torch.int64, device=state.device)
+        return torch.cat([none, *tokens]), torch.cat(laws) if laws else None
+
+    def _run(self, tokens: Tensor, feature: Tensor, place: Place) -> Tensor:
         mask = Sight(causal=True).mask(place, tokens.device)
         embedded = self.vocabulary.embed(tokens)
-        return self.step(embedded, feature, self.rotary.at(place), self.cache, place, mask)
+        return self.step(embedded, feature, self.rotary.at(index_of(place)), self.cache, place, mask)
 
     def _recycled(self, state: Tensor) -> Tensor:
         return self.norm(state) if self.switches.recycle_normed else state

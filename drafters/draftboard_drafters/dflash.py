@@ -23,14 +23,13 @@ the law handed over. A K below the trained one is a shorter run of masks through
 
 from __future__ import annotations
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from draftboard.drafter import Card, Claim, Draft, Drafter, DraftSampler, Target, UserError
+from draftboard.drafter import Card, Claim, Drafter, DraftSampler, Target
+from draftboard.measure.graphs import Results
 from draftboard_drafters import checkpoints
-from draftboard_drafters._layers import DecoderLayer, KVCache, Rotary, joined, part, rotate
-from draftboard_drafters.checkpoints import Checkpoint, Served
+from draftboard_drafters._block import BlockDrafter
+from draftboard_drafters.checkpoints import Checkpoint
 from draftboard_drafters.checkpoints.random import random_block_drafter
 from draftboard_drafters.checkpoints.shipped import located
 
@@ -63,66 +62,7 @@ CARD = Card(
 )
 
 
-class Backbone:
-    """The stack and its context, one sequence at a time. DSpark stands on it too.
-
-    The cache holds keys and values of committed positions only, rotated and normed; those of a block are
-    written behind its end and overwritten by the next context.
-    """
-
-    def __init__(self, checkpoint: Checkpoint, served: Served, target: Target, drafts: int) -> None:
-        """A stack that drafts `drafts` tokens a block."""
-        assert checkpoint.parallel is not None
-        shape, tensors, block = checkpoint.geometry, served.tensors, checkpoint.parallel
-        self.geometry, self.sights = shape, block.sights
-        self.first = 0 if block.anchor_predicts else 1
-        masks = drafts + self.first - 1
-        self.masks = torch.full((masks,), block.mask_id, dtype=torch.int64, device=target.device)
-        self.embed = served.vocabulary.embed
-        self.fuse, self.context_norm = joined(tensors, "fc"), shape.norm(tensors["hidden_norm.weight"])
-        stack = [part(tensors, f"layers.{layer}.") for layer in range(checkpoint.layers)]
-        self.layers = [DecoderLayer(parameters, shape) for parameters in stack]
-        self.norm = shape.norm(tensors["norm.weight"])
-        # Every layer projects the same context, so all their keys and values are one product.
-        self.context_kv = joined(
-            {f"{i}.{name}": tensor for i, layer in enumerate(stack) for name, tensor in layer.items()},
-            *(f"{i}.self_attn.{name}_proj" for i in range(checkpoint.layers) for name in "kv"),
-        )
-        self.k_norms = torch.stack([layer.attention.k_norm.weight for layer in self.layers])
-        capacity = target.max_context + masks + 1
-        self.cache = KVCache(
-            checkpoint.layers, shape.kv_heads, shape.head_dim, capacity, target.dtype, target.device
-        )
-        self.rotary = Rotary(checkpoint.rope, shape.head_dim, capacity, target.dtype, target.device)
-
-    def forget(self) -> None:
-        """Drops the sequence."""
-        self.cache.truncate(0)
-
-    def absorb(self, tokens: Tensor, features: Tensor) -> None:
-        """Adds the context of m committed positions, features [m, T, H]; the newest token is the anchor."""
-        self.anchor = tokens[-1:]
-        place, shape = self.cache.reserve(len(features)), self.geometry
-        context = self.context_norm(self.fuse(features.flatten(1)))
-        kv = self.context_kv(context).view(len(context), len(self.layers), 2, shape.kv_heads, shape.head_dim)
-        keys = F.rms_norm(kv[:, :, 0], (shape.head_dim,), None, shape.eps) * self.k_norms[:, None]
-        turned = rotate(keys.flatten(1, 2), self.rotary.at(place)).view_as(keys)
-        self.cache.keys[:, :, place] = turned.permute(1, 2, 0, 3)
-        self.cache.values[:, :, place] = kv[:, :, 1].permute(1, 2, 0, 3)
-        self.cache.length = place.stop
-
-    def block(self) -> Tensor:
-        """States [K, H] past the final norm, one for each token to draft."""
-        x = self.embed(torch.cat([self.anchor, self.masks]))
-        place = self.cache.reserve(len(x))
-        angles = self.rotary.at(place)
-        masks = {sight: sight.mask(place, x.device) for sight in set(self.sights)}
-        for index, (layer, sight) in enumerate(zip(self.layers, self.sights, strict=True)):
-            x = layer(x, angles, self.cache, index, place, masks[sight])
-        return self.norm(x)[self.first :]
-
-
-class DFlash:
+class DFlash(BlockDrafter):
     """Draws every slot of the block at once; see the module's docstring."""
 
     def __init__(
@@ -134,40 +74,11 @@ class DFlash:
     ) -> None:
         """A drafter from a checkpoint that fits the target. Raises UserError where it does not."""
         served = checkpoints.serve(checkpoint, target)
-        self.taps, self.weights = checkpoint.taps, served.weights
-        self.num_speculative_tokens = drafts_asked(checkpoint, num_speculative_tokens)
-        self.backbone = Backbone(checkpoint, served, target, self.num_speculative_tokens)
-        self.vocabulary, self.sampler = served.vocabulary, sampler
+        super().__init__(checkpoint, served, target, sampler, num_speculative_tokens)
 
-    def prefill(self, tokens: Tensor, features: Tensor) -> None:
-        """Takes the prompt as context."""
-        self.release()
-        self.backbone.absorb(tokens, features)
-
-    def propose(self, limit: int) -> Draft:
-        """Drafts the block and hands over its first `limit` tokens."""
-        logits = self.vocabulary.logits(self.backbone.block())
-        tokens, laws = self.vocabulary.draw(self.sampler, logits)
-        return Draft(tokens[:limit], None if laws is None else laws[:limit])
-
-    def commit(self, tokens: Tensor, features: Tensor) -> None:
-        """Takes the committed positions as context."""
-        self.backbone.absorb(tokens, features)
-
-    def release(self) -> None:
-        """Forgets the context."""
-        self.backbone.forget()
-
-
-def drafts_asked(checkpoint: Checkpoint, num_speculative_tokens: int | None) -> int:
-    """K for this run: the checkpoint's own, or fewer. Raises UserError for more than it was trained for."""
-    k = checkpoint.k if num_speculative_tokens is None else num_speculative_tokens
-    if not 1 <= k <= checkpoint.k:
-        raise UserError(
-            f"num_speculative_tokens is {k}, and {checkpoint.path} was trained for blocks of {checkpoint.k}"
-            f" drafts; choose 1 to {checkpoint.k}"
-        )
-    return k
+    def guess(self, hidden: Tensor, anchor: Tensor, numbers: Tensor | None) -> Results:
+        """See `BlockDrafter`."""
+        return self.vocabulary.draw(self.sampler, self.vocabulary.logits(hidden), numbers)
 
 
 def drafter(

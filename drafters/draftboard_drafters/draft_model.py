@@ -66,7 +66,15 @@ class DraftModel:
         self.foreign = ~shared_ids(target, model)
         self.none = torch.empty(0, dtype=torch.int64, device=target.device)
         self.release()
-        model.prepare((1, 2))  # a guess and, after a round whose guesses were all kept, the gap
+
+    def prepare(self) -> None:
+        """Captures a guess and the gap after a round whose guesses were all kept: one row and two."""
+        self.model.prepare((1, 2))
+
+    def captured(self) -> tuple[int | None, str | None]:
+        """See `draftboard.drafter.Captured`."""
+        said = self.model.reference()
+        return said.graphs, said.graphs_missing
 
     def prefill(self, tokens: Tensor, features: Tensor) -> None:
         """Runs the draft over the prompt; the first reply token is the first gap."""

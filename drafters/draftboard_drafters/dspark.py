@@ -28,20 +28,20 @@ threshold is static here; the paper's scheduler, which sets it by the load of a 
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from draftboard.drafter import Card, Claim, Draft, Drafter, DraftSampler, Target, UserError
+from draftboard.measure.graphs import Results
 from draftboard_drafters import checkpoints
-from draftboard_drafters._layers import Parameters, joined
+from draftboard_drafters._block import BlockDrafter
+from draftboard_drafters._layers import joined
+from draftboard_drafters._markov import HEADS, MarkovHead
 from draftboard_drafters.checkpoints import Checkpoint
 from draftboard_drafters.checkpoints.random import random_block_drafter
 from draftboard_drafters.checkpoints.record import Markov
 from draftboard_drafters.checkpoints.shipped import located
-from draftboard_drafters.dflash import Backbone, drafts_asked
 
 _NVIDIA = "articles about NVIDIA's selection table of 2 Sep 2026"
 _PAPER = "DSpark paper, arXiv 2607.05147, table 1"
@@ -69,56 +69,7 @@ CARD = Card(
 )
 
 
-class MarkovHead(Protocol):
-    """The bias of one slot's logits by the token before it."""
-
-    def latent(self, previous: Tensor, hidden: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """z_k [1, r] and the next state [1, r], from e_k [1, r], h_k [1, H] and the state [1, r]."""
-
-
-class Vanilla:
-    """z = e."""
-
-    def __init__(self, parameters: Parameters) -> None:
-        pass
-
-    def latent(self, previous: Tensor, hidden: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """See the module's docstring."""
-        return previous, state
-
-
-class Gated:
-    """z = sigmoid(Wg [h ; e] + b) * e."""
-
-    def __init__(self, parameters: Parameters) -> None:
-        self.gate = joined(parameters, "markov_head.gate_proj")
-
-    def latent(self, previous: Tensor, hidden: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """See the module's docstring."""
-        return torch.sigmoid(self.gate(torch.cat([hidden, previous], dim=-1))) * previous, state
-
-
-class Recurrent:
-    """z = tanh(o), with a state that has read all tokens of the block so far."""
-
-    def __init__(self, parameters: Parameters) -> None:
-        self.joint = joined(parameters, "markov_head.joint_proj")
-
-    def latent(self, previous: Tensor, hidden: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """See the module's docstring."""
-        gate, candidate, output = self.joint(torch.cat([state, previous, hidden], dim=-1)).chunk(3, dim=-1)
-        kept = torch.sigmoid(gate)
-        return torch.tanh(output), kept * state + (1 - kept) * torch.tanh(candidate)
-
-
-HEADS: dict[Markov, type[Vanilla] | type[Gated] | type[Recurrent]] = {
-    "vanilla": Vanilla,
-    "gated": Gated,
-    "rnn": Recurrent,
-}
-
-
-class DSpark:
+class DSpark(BlockDrafter):
     """Draws the block's tokens one after the other; see the module's docstring."""
 
     def __init__(
@@ -136,44 +87,38 @@ class DSpark:
             has = "no confidence head" if self.reads is None else "a confidence between 0 and 1"
             raise UserError(f"confidence_threshold is {confidence_threshold}; {checkpoint.path} has {has}")
         served = checkpoints.serve(checkpoint, target)
-        tensors = served.tensors
-        self.taps, self.weights = checkpoint.taps, served.weights
-        self.num_speculative_tokens = drafts_asked(checkpoint, num_speculative_tokens)
-        self.backbone = Backbone(checkpoint, served, target, self.num_speculative_tokens)
-        self.vocabulary, self.sampler, self.threshold = served.vocabulary, sampler, confidence_threshold
+        super().__init__(checkpoint, served, target, sampler, num_speculative_tokens)
+        tensors, self.threshold = served.tensors, confidence_threshold
         self.markov: MarkovHead = HEADS[checkpoint.parallel.markov](tensors)
         self.previous = tensors["markov_head.markov_w1.weight"]
         self.bias = joined(tensors, "markov_head.markov_w2")
         self.sure = None if self.reads is None else joined(tensors, "confidence_head.proj")
 
-    def prefill(self, tokens: Tensor, features: Tensor) -> None:
-        """Takes the prompt as context."""
-        self.release()
-        self.backbone.absorb(tokens, features)
+    def guess(self, hidden: Tensor, anchor: Tensor, numbers: Tensor | None) -> Results:
+        """See `BlockDrafter`."""
+        tokens, laws, embedded = self._read(hidden, anchor, numbers)
+        return tokens, laws, self._confidence(hidden, embedded)
 
-    def propose(self, limit: int) -> Draft:
-        """Drafts the block, then cuts it where confidence falls below the threshold, and to `limit`."""
-        hidden = self.backbone.block()
-        tokens, laws, embedded = self._read(hidden)
-        confidence = self._confidence(hidden, embedded)
-        kept = min(limit, self._sure_enough(confidence))
-        return Draft(
-            tokens[:kept],
-            None if laws is None else laws[:kept],
-            None if confidence is None else confidence[:kept],
-        )
+    def kept(self, draft: Draft) -> int:
+        """Drafts before the first whose confidence is below the threshold. Only with one the host waits."""
+        if draft.confidence is None or self.threshold == 0:
+            return self.num_speculative_tokens
+        return int((draft.confidence >= self.threshold).long().cumprod(0).sum())
 
-    def _read(self, hidden: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+    def _read(
+        self, hidden: Tensor, anchor: Tensor, numbers: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
         """Tokens [K], their laws [K, V], and the embeddings e_k [K, r] each was corrected by."""
         base = self.vocabulary.logits(hidden)
-        token, state = self.backbone.anchor, hidden.new_zeros(1, self.previous.shape[1])
+        token, state = anchor, hidden.new_zeros(1, self.previous.shape[1])
         tokens: list[Tensor] = []
         laws: list[Tensor] = []
         embedded: list[Tensor] = []
-        for states, logits in zip(torch.split(hidden, 1), torch.split(base, 1), strict=True):
+        own = [None] * len(hidden) if numbers is None else torch.split(numbers, 1)
+        for states, logits, number in zip(torch.split(hidden, 1), torch.split(base, 1), own, strict=True):
             embedded.append(F.embedding(token, self.previous))
             latent, state = self.markov.latent(embedded[-1], states, state)
-            token, law = self.vocabulary.draw(self.sampler, logits + self.bias(latent))
+            token, law = self.vocabulary.draw(self.sampler, logits + self.bias(latent), number)
             tokens.append(token)
             laws += [] if law is None else [law]
         return torch.cat(tokens), torch.cat(laws) if laws else None, torch.cat(embedded)
@@ -184,20 +129,6 @@ class DSpark:
             return None
         read = hidden if self.reads == "hidden" else torch.cat([hidden, embedded], dim=-1)
         return torch.sigmoid(self.sure(read).float())[:, 0]
-
-    def _sure_enough(self, confidence: Tensor | None) -> int:
-        """Drafts before the first whose confidence is below the threshold."""
-        if confidence is None or self.threshold == 0:
-            return self.num_speculative_tokens
-        return int((confidence >= self.threshold).long().cumprod(0).sum())
-
-    def commit(self, tokens: Tensor, features: Tensor) -> None:
-        """Takes the committed positions as context."""
-        self.backbone.absorb(tokens, features)
-
-    def release(self) -> None:
-        """Forgets the context."""
-        self.backbone.forget()
 
 
 def drafter(

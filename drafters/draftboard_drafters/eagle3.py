@@ -29,6 +29,7 @@ from draftboard_drafters._layers import (
     DecoderLayer,
     Geometry,
     KVCache,
+    Place,
     Rope,
     SwiGLU,
     joined,
@@ -101,7 +102,7 @@ class Eagle3Step:
         feature: Tensor,
         angles: Angles,
         cache: KVCache,
-        place: slice,
+        place: Place,
         mask: Tensor | None,
     ) -> Tensor:
         """y [n, H] from embeddings and features [n, H] of the positions in `place`."""

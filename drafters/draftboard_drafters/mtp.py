@@ -28,7 +28,7 @@ from torch import Tensor
 
 from draftboard.drafter import FINAL_NORM, Card, Claim, Drafter, DraftSampler, Target
 from draftboard_drafters import checkpoints
-from draftboard_drafters._layers import Angles, DecoderLayer, Geometry, KVCache, Rope, joined, part
+from draftboard_drafters._layers import Angles, DecoderLayer, Geometry, KVCache, Place, Rope, joined, part
 from draftboard_drafters._serial import SerialDrafter
 from draftboard_drafters.checkpoints import Checkpoint, Plan, Serial, Served, Spec, serial
 from draftboard_drafters.checkpoints.random import randomised
@@ -81,7 +81,7 @@ class MtpStep:
         feature: Tensor,
         angles: Angles,
         cache: KVCache,
-        place: slice,
+        place: Place,
         mask: Tensor | None,
     ) -> Tensor:
         """y [n, H] from embeddings and features [n, H] of the positions in `place`."""

@@ -1,9 +1,9 @@
 """Does everything work on this GPU? Minutes, no network, nothing kept. `make gpu-check` runs it.
 
 Every golden checkpoint on its tiny target, then a random-weight Qwen3-style target of about a billion
-parameters made on the spot, with itself as draft model: CUDA graphs beside the eager forward, the loop in
-bfloat16 on CUDA, the lossless verdicts, every field that NVML tells, and records that are read back. Speeds
-of random weights mean nothing.
+parameters made on the spot, with itself as draft model: CUDA graphs beside eager forwards and eager drafts,
+the loop in bfloat16 on CUDA, the lossless verdicts, every field that NVML tells, and records that are read
+back. Speeds of random weights mean nothing.
 
     python harness/bench/gpu_check.py
 
@@ -85,6 +85,7 @@ def check(folder: Path, rehearse: bool) -> Iterator[str]:
     write_task(folder)
     for target, arms in golden_targets(folder):
         arms = tuple({arm.drafter: arm for arm in arms}.values()) if rehearse else arms
+        yield from graph_check.check_drafters(target, arms, loading.resolve_device(device))
         yield from measure(
             plan(folder, target, arms, device, telemetry_s=0.0, tokens=min(tokens, 32)), folder
         )
@@ -186,6 +187,9 @@ def measure(one: Plan, folder: Path) -> Iterator[str]:
         yield f"{said.id}: {said.graphs_missing}"
     for arm, row in zip(arms, rows(record, arms), strict=True):
         tell_row(row)
+        print(f"    CUDA graphs: {arm.graphs or arm.graphs_missing}")
+        if "failed" in (arm.graphs_missing or "") and not row.error:
+            yield f"{row.target}, {row.drafter}: {arm.graphs_missing}"
         if row.error or row.lossless == "bug":
             yield f"{row.target}, {row.drafter}: {row.error or row.lossless_reason}"
         if one.telemetry_s:

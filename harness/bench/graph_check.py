@@ -6,16 +6,19 @@ A part of `gpu_check.py`. Without a GPU both are the eager forward, and only the
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from draftboard.drafter import FINAL_NORM
+from draftboard.drafter import FINAL_NORM, Captured, Drafter
+from draftboard.measure import rehearsal
+from draftboard.measure.arms import bound_options
 from draftboard.measure.clock import Clock
 from draftboard.measure.loading import load_target
 from draftboard.measure.target import TargetModel
+from draftboard.record.suites import ArmSpec
 
 TAPS = (0, 2, FINAL_NORM)
 ROWS = (1, 2, 5, 9)
@@ -25,6 +28,11 @@ MAX_CONTEXT = 1600
 
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
 """Largest difference that other kernels may make, relative to the largest value."""
+
+DRAFTING_CONTEXT = 512
+DRAFTING_TEXT = [i * i % 50 for i in range(230)]
+DRAFTING_ROUNDS = 30
+"""From before the end of the graphs of 256 positions to well behind it."""
 
 Run = Callable[[Tensor], tuple[Tensor, Tensor]]
 
@@ -43,6 +51,50 @@ def check(folder: Path, device: torch.device, repeats: int) -> Iterator[str]:
         for context in CONTEXTS:
             for rows in ROWS:
                 yield from _compare(target, context, rows, repeats, tolerance)
+
+
+@torch.inference_mode()
+def check_drafters(folder: Path, specs: Iterable[ArmSpec], device: torch.device) -> Iterator[str]:
+    """Lets each drafter guess along a text with graphs and without, in float32; yields what differs."""
+    target = load_target(str(folder), dtype=torch.float32, device=device, max_context=DRAFTING_CONTEXT)
+    for spec in specs:
+        replayed, eager = (_built(spec, target) for _ in range(2))
+        if not isinstance(replayed, Captured):
+            continue
+        target.begin(replayed.taps)
+        replayed.prepare()
+        count, missing = replayed.captured()
+        found, found_ms = _guesses(replayed, target)
+        expected, eager_ms = _guesses(eager, target)
+        name = f"{spec.drafter} on {folder.name}"
+        print(
+            f"  {name}: CUDA graphs: {count or missing}; {found_ms:.3f} ms a draft, eager {eager_ms:.3f} ms"
+        )
+        if device.type == "cuda" and count is None:
+            yield f"{name}: {missing}"
+        if found != expected:
+            same = sum(one == other for one, other in zip(found, expected, strict=False))
+            yield f"{name}: {same} of {len(expected)} drafts from graphs are the eager ones"
+
+
+def _built(spec: ArmSpec, target: TargetModel) -> Drafter:
+    module, options = bound_options(spec, "draftboard_drafters")
+    drafter: Drafter = module.build(target, rehearsal.sampler(target), **options)
+    return drafter
+
+
+def _guesses(drafter: Drafter, target: TargetModel) -> tuple[list[list[int]], float]:
+    """The guesses of some rounds in which as much is committed as there was guessed, or less; the median of a
+    draft's milliseconds."""
+    clock, guesses, times = Clock(target.device), [], []
+    with rehearsal.Walk(drafter, target, DRAFTING_TEXT) as walk:
+        for number in range(DRAFTING_ROUNDS):
+            began = clock.now_ms()
+            draft = walk.propose()
+            times.append(clock.now_ms() - began)
+            guesses.append(rehearsal.ids(draft))
+            walk.commit([(number * 3 + i) % 50 for i in range(1 + number % (len(draft.tokens) + 1))])
+    return guesses, statistics.median(times[1:])
 
 
 def _compare(target: TargetModel, context: int, rows: int, repeats: int, tolerance: float) -> Iterator[str]:

@@ -16,7 +16,7 @@ logits, L taps asked for, H the target's hidden size. There is no batch axis: on
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ from draftboard.record.records import Card, Claim, Origin, Training, Weights
 __all__ = [
     "FINAL_NORM",
     "NO_WEIGHTS",
+    "Captured",
     "Card",
     "Claim",
     "Draft",
@@ -91,6 +92,20 @@ class Drafter(Protocol):
         """Drops the sequence and its memory. The next call is `prefill`."""
 
 
+@runtime_checkable
+class Captured(Protocol):
+    """What a drafter may be besides: one whose work is replayed from CUDA graphs, where the device has them.
+
+    `draftboard.measure.graphs.Replays` does the capturing.
+    """
+
+    def prepare(self) -> None:
+        """Captures what is still wanted, outside of the clock: before each reply, while nothing is cached."""
+
+    def captured(self) -> tuple[int | None, str | None]:
+        """The number of graphs; or None, and why there are none."""
+
+
 class Target(Protocol):
     """What a drafter may ask of the target when it is built. All tensors live on `device` in `dtype`."""
 
@@ -141,3 +156,9 @@ class DraftSampler(Protocol):
     def draw(self, logits: Tensor) -> tuple[Tensor, Tensor | None]:
         """Tokens int64 [n] for logits [n, V], and the distributions float32 [n, V] they were drawn from:
         None when greedy. Rows are drawn independently."""
+
+    def uniform(self, count: int) -> Tensor:
+        """float64 [count] in [0, 1) from the run's stream: the numbers by which `draw` would draw so many."""
+
+    def draw_by(self, numbers: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """`draw` above temperature 0 by `numbers` float64 [n], as a CUDA graph must."""

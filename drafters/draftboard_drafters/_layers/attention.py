@@ -41,6 +41,30 @@ class Geometry:
 
 
 @dataclass(frozen=True, slots=True)
+class Places:
+    """Positions that only the device knows, so that one CUDA graph serves them all."""
+
+    at: Tensor
+    """int64 [n], ascending."""
+    stop: int
+    """Cached positions that are read, whatever `at` says; those behind a row are hidden by a mask."""
+
+    @classmethod
+    def after(cls, start: Tensor, rows: int, width: int) -> Places:
+        """`rows` positions from `start`, int64 [], on, among the first `width` of the cache."""
+        return cls(start + torch.arange(rows, device=start.device), width)
+
+
+Place = slice | Places
+"""Where the rows of a forward stand in the cache."""
+
+
+def index_of(place: Place) -> slice | Tensor:
+    """The positions themselves, to index a table with."""
+    return place if isinstance(place, slice) else place.at
+
+
+@dataclass(frozen=True, slots=True)
 class Sight:
     """What the rows of one forward see of the positions before them and of each other."""
 
@@ -51,18 +75,16 @@ class Sight:
     from_first_row: bool = False
     """The window is measured once: every row sees the `window` positions before the first row."""
 
-    def mask(self, place: slice, device: torch.device) -> Tensor | None:
+    def mask(self, place: Place, device: torch.device) -> Tensor | None:
         """bool [n, place.stop] for rows at the positions in `place`; None where every row sees everything."""
-        rows = place.stop - place.start
-        if self.window is None and not (self.causal and rows > 1):
+        ordered = self.causal and not (isinstance(place, slice) and place.stop - place.start == 1)
+        if isinstance(place, slice) and self.window is None and not ordered:
             return None
         columns = torch.arange(place.stop, device=device)
-        at = columns[place].unsqueeze(1)
-        mask = torch.ones(rows, place.stop, dtype=torch.bool, device=device)
-        if self.causal:
-            mask = columns <= at
+        at = columns[index_of(place)].unsqueeze(1)
+        mask = columns <= (at if self.causal else at[-1:].expand_as(at))
         if self.window is not None:
-            first = columns >= place.start - self.window
+            first = columns >= at[:1] - self.window
             mask = mask & (first if self.from_first_row else (at - columns).abs() < self.window)
         return mask
 
@@ -83,14 +105,18 @@ class Attention:
             self.k_norm = geometry.norm(parameters["k_norm.weight"])
 
     def __call__(
-        self, x: Tensor, angles: Angles, cache: KVCache, layer: int, place: slice, mask: Tensor | None
+        self, x: Tensor, angles: Angles, cache: KVCache, layer: int, place: Place, mask: Tensor | None
     ) -> Tensor:
         """x [n, in] at the positions in `place`, which it fills in the cache's layer. Returns [n, H]."""
         queries, gate, keys, values = self._project(x)
         store, heads = cache.layers[layer], self.geometry.heads
         turned = rotate(torch.cat([queries, keys], dim=1), angles)
         queries, keys = turned[:, :heads], turned[:, heads:]
-        store.narrow(1, place.start, len(x)).copy_(torch.cat([keys, values], dim=1).transpose(0, 1))
+        fresh = torch.cat([keys, values], dim=1).transpose(0, 1)
+        if isinstance(place, slice):
+            store.narrow(1, place.start, len(x)).copy_(fresh)
+        else:
+            store.index_copy_(1, place.at, fresh)
         wide = None if mask is None else mask.repeat(heads // self.geometry.kv_heads, 1)
         seen_keys, seen_values = store.narrow(1, 0, place.stop).chunk(2)
         seen = attend(queries, seen_keys, seen_values, wide)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from draftboard.measure.cache import KVCache
-from draftboard_drafters._layers.attention import Attention, Geometry
+from draftboard_drafters._layers.attention import Attention, Geometry, Place
 from draftboard_drafters._layers.parameters import Parameters, joined, part
 from draftboard_drafters._layers.rotary import Angles
 
@@ -36,7 +36,7 @@ class DecoderLayer:
         self.mlp = SwiGLU(part(parameters, "mlp."))
 
     def __call__(
-        self, x: Tensor, angles: Angles, cache: KVCache, layer: int, place: slice, mask: Tensor | None
+        self, x: Tensor, angles: Angles, cache: KVCache, layer: int, place: Place, mask: Tensor | None
     ) -> Tensor:
         """x [n, H] at the positions in `place`, which it fills in the cache's layer. Returns [n, H]."""
         x = x + self.attention(self.input_norm(x), angles, cache, layer, place, mask)

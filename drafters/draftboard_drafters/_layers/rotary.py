@@ -56,8 +56,8 @@ class Rotary:
         signed = torch.cat([-sin[:, : width // 2], sin[:, width // 2 :]], dim=-1)
         self.cos, self.sin = cos.unsqueeze(1).contiguous(), signed.unsqueeze(1).contiguous()
 
-    def at(self, place: slice) -> Angles:
-        """The angles of the positions in `place`."""
+    def at(self, place: slice | Tensor) -> Angles:
+        """The angles of the positions in `place`, a slice or int64 [n]."""
         return self.cos[place], self.sin[place]
 
 

@@ -32,19 +32,33 @@ class Vocabulary:
         self.target_ids = target_ids
         self.padding = _padding(target, target_ids)
 
-    def draw(self, sampler: DraftSampler, logits: Tensor) -> tuple[Tensor, Tensor | None]:
+    def draw(
+        self, sampler: DraftSampler, logits: Tensor, numbers: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """Guesses for logits [n, Vd]: target ids int64 [n], and the laws float32 [n, V] they were drawn from.
 
-        A law is None at temperature 0; it is 0 at every id that the drafter does not know.
+        A law is None at temperature 0; it is 0 at every id that the drafter does not know. `numbers` float64
+        [n] are what to draw by, else the sampler takes its own.
         """
         if self.padding is not None:
             logits = logits.masked_fill(self.padding, -torch.inf)
-        tokens, laws = sampler.draw(logits)
+        tokens, laws = sampler.draw(logits) if numbers is None else sampler.draw_by(numbers, logits)
         if self.target_ids is None:
             return tokens, laws
         if laws is not None:
             laws = laws.new_zeros(len(laws), self.size).index_copy_(1, self.target_ids, laws)
         return self.target_ids[tokens], laws
+
+
+def numbers_for(sampler: DraftSampler, count: int, room: int) -> tuple[Tensor, ...]:
+    """What a graph that draws `room` tokens takes to draw `count` of them: float64 [room]; nothing at
+    temperature 0. The numbers of the others are 0, so that the stream goes on as if they were not drawn."""
+    return () if sampler.greedy else (F.pad(sampler.uniform(count), (0, room - count)),)
+
+
+def blank_numbers(sampler: DraftSampler, room: int, device: torch.device) -> tuple[Tensor, ...]:
+    """Zeros in the place of `numbers_for`."""
+    return () if sampler.greedy else (torch.zeros(room, dtype=torch.float64, device=device),)
 
 
 def _padding(target: Target, target_ids: Tensor | None) -> Tensor | None:

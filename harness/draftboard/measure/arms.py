@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from draftboard.drafter import NO_WEIGHTS, Drafter, DraftSampler, Target, Weights
+from draftboard.drafter import NO_WEIGHTS, Captured, Drafter, DraftSampler, Target, Weights
 from draftboard.errors import UserError
 from draftboard.measure import plugins
 from draftboard.measure.decode import DrafterFault
@@ -48,6 +48,15 @@ class LiveArm:
         """What its drafter adds to the target."""
         return NO_WEIGHTS if self.drafter is None else self.drafter.weights
 
+    @property
+    def graphs(self) -> tuple[int | None, str | None]:
+        """CUDA graphs that its drafter replays from; or None, and why there are none."""
+        if self.drafter is None:
+            return None, "the arm failed"
+        if isinstance(self.drafter, Captured):
+            return self.drafter.captured()
+        return None, "its drafter captures nothing"
+
     def record(self, run: str, baseline: str) -> Arm:
         """The arm's record before its first reply."""
         return Arm(
@@ -64,6 +73,8 @@ class LiveArm:
             losslessness=None,
             validity=Validity(),
             error=self.error,
+            graphs=self.graphs[0],
+            graphs_missing=self.graphs[1],
         )
 
 

@@ -18,6 +18,7 @@ def close(session: Session) -> None:
     """Writes the last entry of the journal: facts about the finished replies."""
     opened = session.opened
     measured = opened.target.reference()  # before checks that capture forwards of their own
+    graphs = {arm.id: arm.graphs for arm in opened.arms}
     traces = {arm.id: _traces(session, arm) for arm in opened.arms}
     curve = verify_curve(opened.target, _middle(traces.values()), repeats=opened.plan.verify_repeats)
     findings = compare(opened, traces, session.send)
@@ -28,6 +29,7 @@ def close(session: Session) -> None:
             "shortfalls": {id: list(finding.shortfalls) for id, finding in findings.items()},
             "guess_pieces": {id: _guess_pieces(opened, own) for id, own in traces.items()},
             "target": measured,
+            "graphs": graphs,
             "verify_ms": {str(rows): ms for rows, ms in curve.items()},
         },
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from draftboard.drafter import Drafter
+from draftboard.drafter import Captured, Drafter
 from draftboard.errors import UserError
 from draftboard.measure.clock import Clock, Span
 from draftboard.measure.sampling import Sampler
@@ -79,6 +79,8 @@ def decode(
         raise UserError("the prompt has no tokens, and a reply needs something to follow; give at least one")
     target.begin(drafter.taps)
     target.prepare(range(1, drafter.num_speculative_tokens + 2))
+    if isinstance(drafter, Captured):
+        drafter.prepare()
     began = clock.now_ms()
     with clock.span("prefill") as prefill:
         logits, features = target.prefill(prompt_ids)

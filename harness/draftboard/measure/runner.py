@@ -106,9 +106,12 @@ def assemble(journal: Journal) -> tuple[RunRecord, list[Arm]]:
 def _finished(
     arm: Arm, traces: tuple[Trace, ...], error: str | None, disturbed: tuple[str, ...], closed: Json
 ) -> Arm:
+    graphs, graphs_missing = closed["graphs"][arm.id]
     return replace(
         arm,
         traces=traces,
+        graphs=graphs,
+        graphs_missing=graphs_missing,
         guess_pieces=closed["guess_pieces"][arm.id],
         losslessness=from_json(Losslessness, closed["losslessness"][arm.id]),
         validity=Validity((*disturbed, *closed["shortfalls"][arm.id])),

@@ -79,6 +79,15 @@ class Sampler:
         probs = self.probabilities(logits)
         return self._choose(probs), probs
 
+    def uniform(self, count: int) -> Tensor:
+        """float64 [count] in [0, 1): what the next `count` draws would be made by."""
+        return self._randomness.uniform(count)
+
+    def draw_by(self, numbers: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """`draw` by the given numbers, float64 [n]. Not for greedy."""
+        probs = self.probabilities(logits)
+        return _at(numbers, probs), probs
+
     def verify(self, logits: Tensor, draft: Draft) -> Verdict:
         """Judges K guesses by the target's logits [K+1, V]; row i is what the target says after i guesses."""
         if self.greedy:
@@ -95,13 +104,18 @@ class Sampler:
         own = (
             torch.ones_like(target) if draft.probs is None else draft.probs.gather(1, guessed)[:, 0].double()
         )
-        return self._randomness.uniform(len(target)) * own < target
+        return self.uniform(len(target)) * own < target
 
     def _choose(self, probs: Tensor) -> Tensor:
-        """One index a row of probs [n, V] by inverting its cumulative sum: int64 [n]."""
-        cumulative = probs.double().cumsum(dim=-1)
-        points = self._randomness.uniform(len(probs))[:, None] * cumulative[:, -1:]
-        return torch.searchsorted(cumulative, points, right=True)[:, 0].clamp_(max=probs.shape[-1] - 1)
+        """One index a row of probs [n, V]: int64 [n]."""
+        return _at(self.uniform(len(probs)), probs)
+
+
+def _at(numbers: Tensor, probs: Tensor) -> Tensor:
+    """One index a row of probs [n, V] by inverting its cumulative sum at `numbers` float64 [n]: int64 [n]."""
+    cumulative = probs.double().cumsum(dim=-1)
+    points = numbers[:, None] * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, points, right=True)[:, 0].clamp_(max=probs.shape[-1] - 1)
 
 
 def likeliest(logits: Tensor) -> Tensor:

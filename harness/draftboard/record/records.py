@@ -324,6 +324,11 @@ class Arm:
     memory: Memory | None = None
     """Over the counted replies; all arms of a run are in memory together."""
     memory_missing: str | None = "not recorded"
+    graphs: int | None = None
+    """CUDA graphs from which the drafter's own work was replayed; None where all of it ran eagerly. The
+    target's are counted in its `TargetRef`."""
+    graphs_missing: str | None = "not stated"
+    """Why there were none."""
 
 
 @dataclass(frozen=True, slots=True)

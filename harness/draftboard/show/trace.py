@@ -41,14 +41,15 @@ def arm_record(run: RunRecord, arms: Sequence[Arm], arm: Arm, prompt_id: str | N
     row = next(row for row in rows(run, arms) if row.arm == arm.id)
     parts: list[RenderableType] = [_head(run, row), _figures(baseline, arm), *_reasons(row)]
     parts += [*_lossless(verdict_of(arm, run.dtype)), *_positions(arm), *_terms(run, row, arm)]
-    parts += [Text(words.visible(line)) for line in _memory(run, arms, arm)]
+    parts += [Text(words.visible(line)) for line in _circumstances(run, arms, arm)]
     parts += telemetry(run, arm)
     return Group(*parts, *reply(arm, prompt_id))
 
 
-def _memory(run: RunRecord, arms: Sequence[Arm], arm: Arm) -> Iterator[str]:
+def _circumstances(run: RunRecord, arms: Sequence[Arm], arm: Arm) -> Iterator[str]:
     yield f"memory: {arm_words(run, arms, arm)}"
     yield f"memory while loading: {loading_words(run)}"
+    yield f"CUDA graphs: of the drafter {words.graphs(arm)}; of the target {words.graphs(run.target)}"
     if run.left_out:
         yield f"{words.LEFT_OUT}: {', '.join(run.left_out)}"
 

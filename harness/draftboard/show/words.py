@@ -9,7 +9,7 @@ from typing import Literal
 
 from draftboard.judge.estimates import Metric
 from draftboard.judge.summary import Row
-from draftboard.record.records import Training
+from draftboard.record.records import Arm, TargetRef, Training
 from draftboard.record.store import parse_utc
 
 DASH = "–"
@@ -124,6 +124,11 @@ def training(cost: Training | None) -> str:
         f"ours: {text}, {cost.seconds / 60:.0f} min "
         f"({cost.cpu_seconds / 60:.0f} min of processor) on {cost.cpu}{energy}"
     )
+
+
+def graphs(of: Arm | TargetRef) -> str:
+    """How many CUDA graphs there were, or why there were none."""
+    return str(of.graphs or of.graphs_missing)
 
 
 def visible(text: str) -> str:

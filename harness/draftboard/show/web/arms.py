@@ -95,8 +95,12 @@ def make_page(run: RunRecord, arms: Sequence[Arm], arm: Arm, entry: Entry) -> Ar
         baseline=row.baseline,
         lossless=said(words.lossless_words(row), row.lossless_reason, words.lossless_tone(row)),
         reasons=row.reasons,
-        words=(*_card_words(row, entry.training), ("memory", said(memory.arm_words(run, arms, arm)))),
-        environment=(*environment(run), *_loading(run)),
+        words=(
+            *_card_words(row, entry.training),
+            ("memory", said(memory.arm_words(run, arms, arm))),
+            ("CUDA graphs of the drafter", said(words.graphs(arm))),
+        ),
+        environment=(*environment(run), *_circumstances(run)),
         figures=tuple(_figures(sample, row)),
         published=() if row.error else tuple(published.remarks(row)),
         terms=_terms(entry),
@@ -125,8 +129,9 @@ def _card_words(row: Row, training: Training | None) -> list[tuple[str, Fact]]:
     return [*found, ("options", said(options)), ("weights", said(_weights(row)))]
 
 
-def _loading(run: RunRecord) -> Iterator[tuple[str, str]]:
+def _circumstances(run: RunRecord) -> Iterator[tuple[str, str]]:
     yield "memory while loading", memory.loading_words(run)
+    yield "CUDA graphs of the target", words.graphs(run.target)
     if run.left_out:
         yield f"prompts {words.LEFT_OUT}", ", ".join(run.left_out)
 
