@@ -119,7 +119,7 @@ def test_replayed_drafts_are_the_eager_ones(
     assert plain.captured() == (None, "not on a GPU")
 
 
-def reply_of(drafter: Any, target: TargetModel, temperature: float = 0.0) -> Reply:
+def reply_of(drafter: Any, target: TargetModel) -> Reply:
     drafter.sampler.restart(Randomness(0, target.device))
     clock, ids = Watch(lambda: 0), torch.tensor(PROMPT)
     return decode(target, drafter, ids, drafter.sampler, clock, max_new_tokens=24)
