@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -118,16 +119,23 @@ def test_telemetry_pass_in_which_an_arm_raises_or_dies_still_ends_the_run(plan: 
     assert dead.telemetry_missing == after.telemetry_missing == died
 
 
+class WithinTelemetry(Events):
+    """Interrupts the run as the telemetry of an arm begins."""
+
+    def __init__(self, arm: str) -> None:
+        super().__init__()
+        self.arm = arm
+
+    def __call__(self, event: Event) -> None:
+        super().__call__(event)
+        if isinstance(event, Note) and event.text.startswith(f"telemetry of {self.arm}"):
+            raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize("arm", ["none", "ngram"])
 def test_telemetry_that_was_interrupted_is_taken_on_resume(plan: Plan, tmp_path: Path, arm: str) -> None:
-    class Within(Events):
-        def __call__(self, event: Event) -> None:
-            super().__call__(event)
-            if isinstance(event, Note) and event.text.startswith(f"telemetry of {arm}"):
-                raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        run(plan, tmp_path, Within())
+        run(plan, tmp_path, WithinTelemetry(arm))
     events = Events()
     outcome = runner.run_plan(plan, Store(tmp_path / "results"), events, resume=True, start_method="fork")
     record, arms = load(outcome.folder)
@@ -137,6 +145,23 @@ def test_telemetry_that_was_interrupted_is_taken_on_resume(plan: Plan, tmp_path:
     assert not any(isinstance(event, Replied) for event in events)
     assert "comparing replies, timing the verification" not in told
     assert len(told) == {"none": 2, "ngram": 1}[arm], "an arm that had been sampled was sampled again"
+
+
+def test_a_run_that_a_version_without_graphs_closed_is_stored_on_resume(plan: Plan, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(plan, tmp_path, WithinTelemetry("ngram"))
+    [file] = [path for path in tmp_path.rglob("*.jsonl") if '"closed"' in path.read_text()]
+    events = [json.loads(line) for line in file.read_text().splitlines()]
+    older = [
+        {k: v for k, v in e["data"].items() if k != "graphs"} if e["kind"] == "closed" else e["data"]
+        for e in events
+    ]
+    lines = [json.dumps({"kind": e["kind"], "data": data}) for e, data in zip(events, older, strict=True)]
+    file.write_text("".join(f"{line}\n" for line in lines))
+    outcome = runner.run_plan(plan, Store(tmp_path / "results"), Events(), resume=True, start_method="fork")
+    assert {(arm.graphs, arm.graphs_missing) for arm in load(outcome.folder)[1]} == {
+        (None, "its drafter captures nothing")
+    }
 
 
 def test_telemetry_of_an_arm_that_failed_before_says_so(plan: Plan, tmp_path: Path) -> None:

@@ -106,7 +106,8 @@ def assemble(journal: Journal) -> tuple[RunRecord, list[Arm]]:
 def _finished(
     arm: Arm, traces: tuple[Trace, ...], error: str | None, disturbed: tuple[str, ...], closed: Json
 ) -> Arm:
-    graphs, graphs_missing = closed["graphs"][arm.id]
+    # A journal that an older version closed does not tell them.
+    graphs, graphs_missing = closed.get("graphs", {}).get(arm.id, (arm.graphs, arm.graphs_missing))
     return replace(
         arm,
         traces=traces,
