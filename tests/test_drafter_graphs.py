@@ -314,9 +314,9 @@ def test_an_arms_record_tells_its_graphs(
 
 
 def test_an_arm_that_failed_tells_nothing_of_graphs(tmp_path: Path) -> None:
-    (tmp_path / "broken_drafter.py").write_text(MODULE.replace("return example(", "return missing("))
+    (tmp_path / "unbuildable_drafter.py").write_text(MODULE.replace("return example(", "return missing("))
     target = tiny_target()
-    spec = ArmSpec(str(tmp_path / "broken_drafter.py"), 2)
+    spec = ArmSpec(str(tmp_path / "unbuildable_drafter.py"), 2)
     arm = arms.build_arm(spec, "draftboard_drafters", target, rehearsal.sampler(target), [])
     assert arm.error is not None and arm.graphs == (None, "the arm failed")
     assert Arm.__dataclass_fields__["graphs_missing"].default == "not stated"  # of files written before

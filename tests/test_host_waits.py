@@ -61,7 +61,7 @@ class Repeating(Scripted):
 
 
 def test_the_loop_waits_for_nothing_but_the_verdict() -> None:
-    """In each round the host reads the number of hits, and then the ids, which are there by then."""
+    """In each round the host reads once: the target's ids and the guesses come in one transfer."""
     target, reads = tiny_target(), Reads()
     clock = Watch(lambda: len(reads.reads))
     with reads:
@@ -75,4 +75,4 @@ def test_the_loop_waits_for_nothing_but_the_verdict() -> None:
         )
     _, started, ended = clock.seen
     assert len(reply.rounds) > 5
-    assert reads.reads[started:ended] == ["__int__", "tolist"] * len(reply.rounds)
+    assert reads.reads[started:ended] == ["tolist"] * len(reply.rounds)
