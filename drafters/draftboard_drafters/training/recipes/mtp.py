@@ -28,7 +28,7 @@ from draftboard_drafters.training.parts import Parts, Words
 from draftboard_drafters.training.shipping import trained
 
 WORDS = 6144
-SETTINGS = Settings(tokens=2_400_000, rate=8e-4, rows=768)
+SETTINGS = Settings(tokens=2_000_000, rate=8e-4, rows=768)
 AFTER: tuple[str, ...] = ()
 
 
