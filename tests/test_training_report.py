@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from draftboard.errors import UserError
 from draftboard.measure import runner
+from draftboard.record.records import Sampling
 from draftboard.record.store import Store as Results
 from draftboard.record.suites import ArmSpec
 from draftboard_drafters.training.batches import Texts
@@ -47,37 +50,78 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         lambda line: None,
     )
     recipe.ship(state.parameters, root / "weights" / "dspark")
+    recipe.ship(recipe.initial(1), root / "weights" / "other")
     return root / "target", root / "weights" / "dspark"
 
 
+def measure(root: Path, target: Path, weights: Path, dtype: str, **changes: Any) -> Path:
+    """A run of plain decoding and DSpark: two K, a threshold that hands over nothing, other weights."""
+    if not (root / "tasks").exists():
+        save_task(root, prompts=2)
+    checkpoint = {"checkpoint": str(weights)}
+    arms = [ArmSpec("dspark", k, checkpoint) for k in (1, 3)]
+    arms += [ArmSpec("dspark", 3, {**checkpoint, "confidence_threshold": 0.999})]
+    arms += [ArmSpec("dspark", 2, {"checkpoint": str(weights.parent / "other")})]
+    plan = replace(
+        small_plan(root, max_new_tokens=24, warmup=0),
+        target=str(target), dtype=dtype, repeats=2, arms=(ArmSpec("none"), *arms),
+    )  # fmt: skip
+    results = Results(root / "results")
+    return runner.run_plan(replace(plan, **changes), results, lambda event: None, start_method="fork").folder
+
+
+def lines_of(target: Path, weights: Path, root: Path) -> list[str]:
+    lines: list[str] = []
+    report(str(target), weights.parent, ["dspark"], root / "results", root / "work", lines.append)
+    return lines
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_offline_lengths_are_the_engines_at_every_k(
+def test_offline_lengths_are_the_engines_at_every_k_and_option(
     dtype: str, toy: tuple[Path, Path], tmp_path: Path
 ) -> None:
     target, weights = toy
-    save_task(tmp_path, prompts=2)
-    arms = [ArmSpec("dspark", k, {"checkpoint": str(weights)}) for k in (1, 3)]
-    plan = replace(
-        small_plan(tmp_path, max_new_tokens=24, warmup=0),
-        target=str(target), dtype=dtype, repeats=2, arms=(ArmSpec("none"), *arms),
-    )  # fmt: skip
-    runner.run_plan(plan, Results(tmp_path / "results"), lambda event: None, start_method="fork")
-    lines: list[str] = []
-    report(str(target), [weights], tmp_path / "results", tmp_path / "work", lines.append)
-    assert [line.split()[:4] for line in lines] == [["dspark", "small", dtype, f"K={k}"] for k in (1, 3)]
+    folder = measure(tmp_path, target, weights, dtype, sampling=Sampling(seed=3))
+    lines = lines_of(target, weights, tmp_path)
+    told = [line.split(" length")[0].split() for line in lines]
+    assert [one[:4] for one in told] == [["dspark", "small", dtype, f"K={k}"] for k in (1, 3, 3)]
+    assert told[2][4:] == ["confidence_threshold=0.999"]
     lengths = [float(line.split("length ")[1].split()[0]) for line in lines]
     engines = [float(line.split("engine ")[1].split()[0]) for line in lines]
-    assert max(lengths) > 1.0, "nothing was accepted: the comparison says nothing"
-    if dtype == "float32":
-        assert engines == lengths
-    assert engines == pytest.approx(lengths, rel=0.05)
-    again: list[str] = []
-    report(str(target), [weights], tmp_path / "results", tmp_path / "work", again.append)
-    assert again == lines, "kept states say the same"
+    assert lengths[1] > lengths[0] > 1.0 and lengths[2] < lengths[1], "the comparison would say nothing"
+    assert engines == (lengths if dtype == "float32" else pytest.approx(lengths, rel=0.05))
+    states = Store(tmp_path / "work" / "evaluation" / dtype / folder.name, Layout("target", taps_of(8), 32))
+    assert len(states.rows) == 2, "two turns of a prompt, without their repeats"
+    assert lines_of(target, weights, tmp_path) == lines, "kept states say the same"
+
+
+def test_replies_without_a_round_and_runs_of_another_revision_are_told(
+    toy: tuple[Path, Path], tmp_path: Path
+) -> None:
+    target, weights = toy
+    measure(tmp_path, target, weights, "float32", max_new_tokens=1)
+    [line] = lines_of(target, weights, tmp_path)
+    assert line.endswith("float32  K=3 no reply has a round")
+    other = tmp_path / "elsewhere" / "target"
+    tiny_model("llama", 1, **SIZES).save_pretrained(other)
+    byte_tokenizer().save_pretrained(other)
+    [line] = lines_of(other, weights, tmp_path)
+    assert line.startswith("left out: ") and line.endswith("a run of another revision of target")
+
+
+def test_tokens_that_the_target_lacks_name_the_run(toy: tuple[Path, Path], tmp_path: Path) -> None:
+    target, weights = toy
+    folder = measure(tmp_path, target, weights, "float32", limit=1)
+    [file] = folder.glob("none-*.json")
+    arm = json.loads(file.read_text())
+    arm["traces"][0]["token_ids"][0] = 9999
+    file.write_text(json.dumps(arm))
+    with pytest.raises(UserError, match=f"{folder.name}: token 9999 is none of the target's 260"):
+        lines_of(target, weights, tmp_path)
 
 
 def test_without_weights_or_runs_there_is_nothing_to_judge(toy: tuple[Path, Path], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="draftboard train all"):
-        report(str(toy[0]), [], tmp_path, tmp_path, print)
+        report(str(toy[0]), tmp_path, ["dspark"], tmp_path, tmp_path, print)
     with pytest.raises(UserError, match="run a suite first"):
-        report(str(toy[0]), [toy[1]], tmp_path, tmp_path, print)
+        report(str(toy[0]), toy[1].parent, ["dspark"], tmp_path, tmp_path, print)

@@ -92,8 +92,7 @@ def run(what: str, job: Job) -> None:
     if what == TABLES:
         job.say(tables(job.weights))
     if what == EVALUATION:
-        folders = [job.weights / name for name in known if (job.weights / name / "config.json").exists()]
-        report(job.target, folders, job.results, job.work, job.say)
+        report(job.target, job.weights, [*known], job.results, job.work, job.say)
     for method in in_order(known) if what == EVERYTHING else [what] if what in known else []:
         train_method(method, job)
 

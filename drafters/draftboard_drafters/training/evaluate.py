@@ -5,7 +5,7 @@ The replies are the baseline's in stored results. Nothing is generated and nothi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from draftboard.drafter import Drafter, UserError
 from draftboard.measure.sampling import Randomness, Sampler
 from draftboard.measure.target import TargetModel
-from draftboard.record.records import Arm, Sampling
+from draftboard.record.records import Arm, Json, Sampling
 from draftboard.record.store import load, read_run
 from draftboard_drafters.training.replay import Replayed, replay
 from draftboard_drafters.training.states import Layout, Store, fill, taps_of
@@ -27,10 +27,11 @@ class Measured:
 
     drafter: str
     k: int | None
+    options: Mapping[str, Json]
     weights: str | None
     """Their sha256."""
     length: float
-    """Acceptance length, the last round's cut by the reply's end not counted against it."""
+    """Acceptance length: emitted tokens over rounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,41 +42,52 @@ class Benchmark:
     store: Store
     measured: tuple[Measured, ...]
 
-    def seen(self, drafter: Drafter, name: str) -> tuple[Measured, ...]:
-        """The arms of this method that ran with this drafter's weights, at every K."""
-        return tuple(
-            arm for arm in self.measured if (arm.drafter, arm.weights) == (name, drafter.weights.sha256)
-        )
+    def seen(self, drafter: Drafter, name: str) -> list[Measured]:
+        """The arms of this method that ran with this drafter's weights, whatever their K and options."""
+        return [arm for arm in self.measured if (arm.drafter, arm.weights) == (name, drafter.weights.sha256)]
 
 
 def runs_of(results: Path, target: str) -> dict[str, list[Path]]:
-    """Folders of the target's greedy runs by their dtype. Raises UserError where there is none."""
+    """Folders of the greedy runs of the target with this id, by their dtype. Raises UserError where there is
+    none."""
     found: dict[str, list[Path]] = {}
     for file in sorted(results.glob("*/*/run.json")):
         run = read_run(file)
-        if run.target.id == target and run.sampling == Sampling():
+        if run.target.id == target and run.sampling.temperature == 0:
             found.setdefault(run.dtype, []).append(file.parent)
     if not found:
         raise UserError(f"no greedy results of target {target!r} below {results}; run a suite first")
     return found
 
 
-def benchmark(folder: Path, target: TargetModel, work: Path) -> Benchmark:
-    """A run's baseline replies, each once. States that `work` lacks are computed, in the target's dtype."""
+def benchmark(folder: Path, target: TargetModel, work: Path) -> Benchmark | None:
+    """A run's baseline replies, each once, and the target's states on them. States that `work` lacks are
+    computed in the target's dtype; they are kept in bfloat16.
+
+    None for a run of another revision of the target. Raises UserError for tokens that the target lacks.
+    """
     run, arms = load(folder)
+    if run.target.revision != target.revision:
+        return None
     layout = Layout(target.id, taps_of(target.num_layers), target.hidden_size)
-    store = Store(work / "evaluation" / run.id, layout)
+    store = Store(work / "evaluation" / run.dtype / run.id, layout)
     baseline = next(arm for arm in arms if arm.id == arm.baseline)
-    texts = [(t.prompt_ids, t.token_ids) for t in baseline.traces if t.repeat == 0]
+    texts = [(t.prompt_ids, t.token_ids) for t in baseline.traces if t.repeat == 0 and t.token_ids]
+    odd = [id for text in texts for ids in text for id in ids if not 0 <= id < target.vocab_size]
+    if odd:
+        raise UserError(
+            f"{folder}: token {odd[0]} is none of the target's {target.vocab_size}; remove the run"
+        )
     fill(store, target, texts[len(store.rows) :])
-    return Benchmark(run.task.name, store, tuple(_measured(arm) for arm in arms if arm.error is None))
+    return Benchmark(run.task.name, store, tuple(_measured(arms)))
 
 
-def _measured(arm: Arm) -> Measured:
-    rounds = [trace.rounds for trace in arm.traces if trace.rounds is not None]
-    count = sum(map(len, rounds))
-    length = 1 + sum(sum(one.accepted) for one in rounds) / count if count else 1.0
-    return Measured(arm.drafter, arm.k, arm.weights.sha256, length)
+def _measured(arms: Sequence[Arm]) -> Iterator[Measured]:
+    for arm in arms:
+        rounds = [trace.rounds for trace in arm.traces if trace.rounds is not None]
+        if arm.error is None and (count := sum(map(len, rounds))):
+            length = sum(sum(one.emitted) for one in rounds) / count
+            yield Measured(arm.drafter, arm.k, arm.options, arm.weights.sha256, length)
 
 
 def evaluate(drafter: Drafter, benchmark: Benchmark, dtype: torch.dtype) -> list[Replayed]:
