@@ -151,6 +151,13 @@ def test_standard_error_comes_back_after_an_error(capfd: pytest.CaptureFixture[s
     assert capfd.readouterr().err == "before\nafter\n"
 
 
+def test_a_closed_standard_error_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", None)
+    with without_lines("USDT:"):
+        done = True
+    assert done
+
+
 class Watched:
     """A target that counts its forwards of one row."""
 

@@ -94,7 +94,7 @@ def test_a_wrong_setting_is_refused_by_file_and_key(tmp_path: Path, line: str, m
     "old, new, message",
     [
         ("k = 3", "kk = 3", r"key 'kk' not found in .*mine\.toml: arms\[2\]"),
-        ("k = 3", "k = 0", "each arm once, with k at least 1"),
+        ("k = 3", "k = 0", "k must be at least 1, found "),
         ("k = 3", "k = []", r"arms\[2\]: k is an empty list"),
         ("k = 3", "k = [3, 3]", "each arm once"),
         ("k = 3", "k = 1.5", r"suite\.arms.*: expected int, found 1\.5"),

@@ -17,6 +17,7 @@ from draftboard_drafters.training.batches import Texts
 from draftboard_drafters.training.commands import Job
 from draftboard_drafters.training.evaluate import greedy_sampler
 from draftboard_drafters.training.parts import parts_of, parts_of_model
+from draftboard_drafters.training.recipes import draft_model
 from draftboard_drafters.training.replies import Replies
 from draftboard_drafters.training.states import Layout, Store, taps_of
 from shipped import MODULES
@@ -159,3 +160,17 @@ def test_a_norm_on_queries_is_refused_and_so_is_a_shallow_target() -> None:
     with pytest.raises(UserError, match="at least 7"):
         taps_of(6)
     assert taps_of(7) == (2, 3, 4, -1)
+
+
+def test_a_method_does_not_start_from_one_that_had_other_data(job: Job) -> None:
+    job = replace(job, reply_tokens=84)
+    commands.run("data", job)
+    commands.run("dflash", job)
+    commands.run("data", replace(job, reply_tokens=144))
+    with pytest.raises(UserError, match="from which this one starts, had other data"):
+        commands.run("dspark", job)
+
+
+def test_a_text_shorter_than_a_chain_has_no_chains() -> None:
+    right, starts = torch.ones(2, 1, dtype=torch.bool), torch.zeros(2, 2, dtype=torch.bool)
+    assert draft_model._runs(right, starts, 3).shape == (0, 3)

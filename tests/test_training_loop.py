@@ -11,6 +11,7 @@ import torch
 
 from draftboard.errors import UserError
 from draftboard_drafters.training import loop
+from draftboard_drafters.training.batches import Batch
 from draftboard_drafters.training.loop import Settings, State, train
 from draftboard_drafters.training.states import Store
 from training_factory import RECIPES, everything, recipe, tiny_store
@@ -71,6 +72,42 @@ def test_bfloat16_products_leave_weights_gradients_and_labels_in_float32(
     torch.testing.assert_close(rounded.laws, exact.laws, rtol=0, atol=0)
     assert not torch.equal(rounded.states, exact.states), "the products were not rounded"
     assert {t.dtype for t in (rounded.laws, loss, *(p.grad for p in parameters.values()))} == {torch.float32}
+
+
+@pytest.mark.parametrize("name", ["eagle3", "mtp"])
+def test_every_chain_of_a_reply_is_judged_where_prompts_are_left_out(
+    name: str, store: Store, tmp_path: Path
+) -> None:
+    """As it is beside a text without a prompt, where nothing is left out."""
+    settings = Settings(tokens=5_000, rate=8e-3, rows=120, evaluations=1)
+    parameters = learn(name, store, tmp_path, settings).parameters
+    method, texts, first = recipe(name, store), everything(store), 0
+    for text in texts.train:
+        batch = texts.batch([text])
+        short, whole = (method.outcome(parameters, one, 0).hits for one in (batch, padded(batch)))
+        assert torch.equal(short, whole)
+        first += int(short[0, 1:].sum())
+    assert first > 0, "no first chain was right past its first draft: leaving it out would not be seen"
+
+
+def padded(batch: Batch) -> Batch:
+    """The batch with a row more, which is empty."""
+    one = {
+        name: torch.cat([tensor, torch.zeros_like(tensor[:1])])
+        for name in ("ids", "states", "prompts", "lengths")
+        if (tensor := getattr(batch, name)) is not None
+    }
+    return Batch(**one)
+
+
+def test_a_training_begun_in_other_products_is_not_continued(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "native_bfloat16", lambda: True)
+    learn("mtp", store, tmp_path)
+    monkeypatch.setattr(loop, "native_bfloat16", lambda: False)
+    with pytest.raises(UserError, match="holds a training whose products is bfloat16, not float32"):
+        learn("mtp", store, tmp_path)
 
 
 @pytest.mark.parametrize("steps", [1, 4, 8])

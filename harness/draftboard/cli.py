@@ -42,7 +42,7 @@ Results = Annotated[
 
 
 Suite = Annotated[str, typer.Option(help="A suite of harness/suites, or a TOML file.")]
-Target = Annotated[str | None, typer.Option(help="Target: embedded id, folder, or hub id[@revision].")]
+Target = Annotated[str | None, typer.Option(help="Target: embedded id, folder, or hub id\\[@revision].")]
 Tasks = Annotated[str | None, typer.Option(help="Tasks, comma-separated: names, .jsonl files, hf:... ids.")]
 Drafters = Annotated[str | None, typer.Option(help="Drafters, comma-separated; the baseline always runs.")]
 Ks = Annotated[str | None, typer.Option(help="Drafts per round, comma-separated, such as 1,2,4.")]
@@ -206,7 +206,8 @@ def check_drafter(
 def inspect(
     checkpoint: Annotated[str, typer.Argument(help="A drafter's checkpoint: a folder or a hub id.")],
     target: Annotated[
-        str | None, typer.Option(help="Target it is to draft for: embedded id, folder, or hub id[@revision].")
+        str | None,
+        typer.Option(help="Target it is to draft for: embedded id, folder, or hub id\\[@revision]."),
     ] = None,
     revision: Annotated[str | None, typer.Option(help="The checkpoint's revision on the hub.")] = None,
     self_test: Annotated[

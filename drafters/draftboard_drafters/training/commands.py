@@ -176,10 +176,10 @@ def train_method(method: str, job: Job) -> None:
             " make more: draftboard train data --reply-tokens"
         )
     words = most_frequent(_counts(texts, parts), module.WORDS, parts, texts.present(parts.vocab_size))
-    before = {name: _finished(name, job) for name in module.AFTER}
+    data = Data(texts.sha256(), len(texts.train), sum(t.row.length for t in texts.train))
+    before = {name: _finished(name, job, data) for name in module.AFTER}
     recipe = module.make(parts, words, store.layout.taps, before)
     settings = module.SETTINGS if job.tokens is None else replace(module.SETTINGS, tokens=job.tokens)
-    data = Data(texts.sha256(), len(texts.train), sum(t.row.length for t in texts.train))
     about = {"target": parts.id, "drafts": str(recipe.k), "vocabulary": words.sha256(), "data": data.sha256}
     say = lambda line: job.say(f"{method}: {line}")  # noqa: E731
     state = train(recipe, texts, settings, job.work / method, say, about)
@@ -197,10 +197,15 @@ def _counts(texts: Texts, parts: Parts) -> Tensor:
     return count(replies, parts.vocab_size)
 
 
-def _finished(method: str, job: Job) -> dict[str, Tensor]:
+def _finished(method: str, job: Job, data: Data) -> dict[str, Tensor]:
     found = read_state(job.work / method)
     if found is None or found[1].tokens < int(found[0]["tokens"]):
         raise UserError(
             f"no finished training of {method!r} in {job.work}, from which this one starts; train it first"
+        )
+    if found[0].get("data") != data.sha256:
+        raise UserError(
+            f"the training of {method!r} in {job.work}, from which this one starts, had other data;"
+            f" remove {job.work / method} and train it again"
         )
     return {name: tensor.detach().requires_grad_(False) for name, tensor in found[1].parameters.items()}

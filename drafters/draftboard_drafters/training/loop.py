@@ -82,7 +82,7 @@ def train(
     `identity` is what else decides the training, such as hashes of its data and vocabulary. Raises UserError
     when the folder holds a training with other settings or of another identity.
     """
-    about = {**{k: str(v) for k, v in asdict(settings).items()}, **(identity or {})}
+    about = {**{k: str(v) for k, v in asdict(settings).items()}, "products": products(), **(identity or {})}
     state = _resume(folder, about) or State(recipe.initial(settings.seed))
     for tensor in state.parameters.values():
         tensor.requires_grad_(True)

@@ -71,9 +71,8 @@ def decode(
 ) -> Reply:
     """One reply to prompt_ids int64 [n], at most `max_new_tokens` >= 1 long, every round recorded.
 
-    Plain decoding is this same loop with a drafter that guesses nothing. After every round the target's
-    cache holds the committed tokens minus the newest. Raises UserError for a prompt without tokens, and
-    DrafterFault for a drafter that breaks its contract.
+    Plain decoding is this loop with a drafter that guesses nothing. After a round the target's cache holds
+    the committed tokens minus the newest. Raises UserError for no prompt, DrafterFault for a broken contract.
     """
     if len(prompt_ids) == 0:
         raise UserError("the prompt has no tokens, and a reply needs something to follow; give at least one")

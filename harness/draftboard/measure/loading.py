@@ -148,7 +148,12 @@ def weights_sha256(source: str, revision: str | None = None) -> str | None:
 
 
 def resolve_source(name: str) -> str:
-    """The folder or hub id behind a target's name; makes the embedded target's folder when asked for."""
+    """The folder or hub id behind a target's name; makes the embedded target's folder when asked for. Raises
+    UserError for a path that is no folder."""
+    if name.startswith(("/", "./", "../", "~")) and not Path(name).is_dir():
+        raise UserError(
+            f"target {name!r} is no folder; name a folder with a model, or a hub id such as org/model"
+        )
     return str(ensure()) if name == EMBEDDED_ID else name
 
 

@@ -15,6 +15,9 @@ _ERRORS = 2
 @contextmanager
 def without_lines(beginning: str) -> Iterator[None]:
     """Within, standard error is held back; afterwards its lines follow, save those with this beginning."""
+    if sys.stderr is None:  # closed by whoever called
+        yield
+        return
     sys.stderr.flush()
     kept = os.dup(_ERRORS)
     with tempfile.TemporaryFile() as held:

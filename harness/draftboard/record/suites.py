@@ -99,7 +99,17 @@ class Suite:
             self._require(name, f"at least {least}", lambda value, least=least: least <= value < math.inf)
         self._require("top_p", "above 0 and at most 1", lambda value: 0 < value <= 1)
         self._require("tasks", "at least one task, each once", _distinct)
-        self._require("arms", "each arm once, with k at least 1", _arms_are_sound)
+        self._check_arms()
+
+    def _check_arms(self) -> None:
+        for arm in self.arms:
+            if arm.k is not None and arm.k < 1:
+                raise UserError(
+                    f"suite {self.name!r}: k must be at least 1, found {arm.drafter} with k = {arm.k}"
+                )
+            if self.arms.count(arm) > 1:
+                asked = "" if arm.k is None else f" with k = {arm.k}"
+                raise UserError(f"suite {self.name!r}: each arm once, found {arm.drafter}{asked} more often")
 
     def _require(self, name: str, expected: str, holds: Any) -> None:
         value = getattr(self, name)
@@ -160,10 +170,6 @@ def _arms_of(drafter: str, arms: Iterable[ArmSpec]) -> list[ArmSpec]:
 
 def _distinct(items: Sequence[Any]) -> bool:
     return bool(items) and all(item not in items[:i] for i, item in enumerate(items))
-
-
-def _arms_are_sound(arms: tuple[ArmSpec, ...]) -> bool:
-    return _distinct(arms) and all(arm.k is None or arm.k >= 1 for arm in arms)
 
 
 def list_suites(folder: Path = SUITES) -> list[str]:

@@ -129,5 +129,7 @@ def _principal(embedding: Tensor, width: int) -> Tensor:
 
 def _runs(right: Tensor, starts: Tensor, k: int) -> Tensor:
     """Hits bool [chains, k] of k tokens in a row, the law at the starting place being the first label."""
+    if right.shape[1] < k:
+        return right.new_empty(0, k)
     hits: Tensor = right.unfold(1, k, 1)[starts[:, : right.shape[1] - k + 1]]
     return hits

@@ -56,7 +56,7 @@ def _reply(anchor: str, trace: Trace, arm: Arm, prompts: Asked) -> Reply:
     repeat = f", repeat {trace.repeat + 1}" if trace.repeat else ""
     title = f"{trace.prompt_id}, turn {trace.turn + 1}{repeat}"
     turns = prompts.get(trace.prompt_id, ())
-    question = _plain(turns[trace.turn]) if trace.turn < len(turns) else Markup()
+    question = _plain(turns[trace.turn]) if 0 <= trace.turn < len(turns) else Markup()
     if trace.rounds is None:
         text = _plain("".join(trace.pieces))
         return Reply(anchor, title, trace.rounds_missing or "", question, Markup(), text)
