@@ -168,7 +168,7 @@ def test_a_chosen_arm_keeps_the_options_of_the_suite(suite: Suite) -> None:
     assert [arm.options for arm in suite.choose(["lookup"], [1]).arms] == [{}, LOOKUP]
 
 
-TRAINED = [("draft_model", 2), ("eagle3", 2), ("mtp", 2), ("dflash", 3), ("dspark", 3)]
+TRAINED = [(name, 3) for name in ("draft_model", "eagle3", "mtp", "dflash", "dspark")]
 
 
 @pytest.mark.parametrize(

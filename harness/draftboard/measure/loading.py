@@ -152,7 +152,8 @@ def resolve_source(name: str) -> str:
     UserError for a path that is no folder."""
     if name.startswith(("/", "./", "../", "~")) and not Path(name).is_dir():
         raise UserError(
-            f"target {name!r} is no folder; name a folder with a model, or a hub id such as org/model"
+            f"cannot load {name!r}: no such folder; give a folder with config.json and safetensors,"
+            " or a hub id such as org/model"
         )
     return str(ensure()) if name == EMBEDDED_ID else name
 
