@@ -13,9 +13,9 @@ MAX_TIE_ULP = 4.0
 
 DEFINITION = (
     "exact: every greedy reply equals the baseline's, token by token. tie, in a dtype narrower than float32 "
-    "only: where a reply first differs, at least one of the two tokens is among the target's two likeliest in "
-    f"float32 and their logits differ by at most {MAX_TIE_ULP:g} units in the last place of the run's dtype, so "
-    "that rounding decides (where three or more tokens are that near, it decides among all of them). bug: "
+    "only: where a reply first differs, at least one of the two tokens is among the target's two likeliest "
+    f"in float32 and their logits differ by at most {MAX_TIE_ULP:g} units in the last place of the run's "
+    "dtype, so that rounding decides (among all of them where three or more tokens are that near). bug: "
     "anything else, and in float32 any difference."
 )
 
