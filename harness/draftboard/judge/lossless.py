@@ -13,10 +13,9 @@ MAX_TIE_ULP = 4.0
 
 DEFINITION = (
     "exact: every greedy reply equals the baseline's, token by token. tie, in a dtype narrower than float32 "
-    "only: where a reply first differs, at least one of the two tokens is among the target's two likeliest "
-    f"in float32 and their logits differ by at most {MAX_TIE_ULP:g} units in the last place of the run's "
-    "dtype, so that rounding decides (among all of them where three or more tokens are that near). bug: "
-    "anything else, and in float32 any difference."
+    "only: where a reply first differs, both tokens are the target's two likeliest in float32 and their "
+    f"logits differ by at most {MAX_TIE_ULP:g} units in the last place of the run's dtype, so that rounding "
+    "decides. bug: anything else, and in float32 any difference."
 )
 
 
@@ -71,8 +70,8 @@ def _unexplained(facts: Losslessness) -> str | None:
 def _bug(d: Divergence, dtype: str) -> str | None:
     place = f"{d.prompt_id} turn {d.turn} token {d.position}"
     swap = f"{_token(d.arm_token)} for {_token(d.baseline_token)}"
-    if not {d.baseline_token, d.arm_token} & set(d.float32_top2):
-        return f"{place}: {swap}, neither of them among the target's two likeliest tokens"
+    if {d.baseline_token, d.arm_token} != set(d.float32_top2):
+        return f"{place}: {swap}, not the target's two likeliest tokens"
     if d.gap_ulp is None or not abs(d.gap_ulp) <= MAX_TIE_ULP:
         return f"{place}: {swap}, {_ulp(d.gap_ulp)} apart"
     return f"{place}: {swap}, {_ulp(d.gap_ulp)} apart in float32" if dtype == "float32" else None
