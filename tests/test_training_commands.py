@@ -132,13 +132,22 @@ def test_methods_come_after_those_they_start_from() -> None:
     assert order.index("dflash") < order.index("dspark")
 
 
-def test_data_that_grew_does_not_continue_another_training(job: Job) -> None:
+@pytest.mark.parametrize(
+    "before, after, said",
+    [
+        ("mtp", "mtp", "holds a training whose data is"),
+        ("dflash", "dspark", "from which this one starts, had other data"),
+    ],
+)
+def test_data_that_grew_does_not_continue_another_training(
+    job: Job, before: str, after: str, said: str
+) -> None:
     job = replace(job, reply_tokens=84)
     commands.run("data", job)
-    commands.run("mtp", job)
+    commands.run(before, job)
     commands.run("data", replace(job, reply_tokens=144))
-    with pytest.raises(UserError, match="holds a training whose data is"):
-        commands.run("mtp", job)
+    with pytest.raises(UserError, match=said):
+        commands.run(after, job)
 
 
 def test_a_shortened_training_goes_to_the_work_folder(tmp_path: Path) -> None:
@@ -160,15 +169,6 @@ def test_a_norm_on_queries_is_refused_and_so_is_a_shallow_target() -> None:
     with pytest.raises(UserError, match="at least 7"):
         taps_of(6)
     assert taps_of(7) == (2, 3, 4, -1)
-
-
-def test_a_method_does_not_start_from_one_that_had_other_data(job: Job) -> None:
-    job = replace(job, reply_tokens=84)
-    commands.run("data", job)
-    commands.run("dflash", job)
-    commands.run("data", replace(job, reply_tokens=144))
-    with pytest.raises(UserError, match="from which this one starts, had other data"):
-        commands.run("dspark", job)
 
 
 def test_a_text_shorter_than_a_chain_has_no_chains() -> None:
