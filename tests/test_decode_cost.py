@@ -16,11 +16,13 @@ from torch.profiler import profile
 
 from draftboard.measure import bandwidth
 from draftboard.measure import operators as operators_module
+from draftboard.measure.compiled import kernels_missing
 from draftboard.measure.curve import FINE_ROWS, VERIFY_ROWS, flat_until
 from draftboard.measure.loop_cost import LoopCost, loop_cost
 from draftboard.measure.operators import Operator, fitted, operators, profile_step
 from draftboard.measure.quiet import without_lines
 from draftboard.measure.sampling import Randomness, Sampler
+from draftboard.measure.step_parts import REST, parts_of
 from draftboard.record.records import Sampling
 from draftboard_drafters import none
 from tiny import tiny_target
@@ -116,6 +118,7 @@ def test_what_does_not_fit_is_one_row_and_nothing_is_lost() -> None:
     assert short[-1].calls == 4
 
 
+@pytest.mark.usefixtures("torch_only")
 def test_one_step_is_profiled_and_the_cache_left_empty() -> None:
     target = tiny_target()
     found = profile_step(target, 8, steps=2)
@@ -124,6 +127,22 @@ def test_one_step_is_profiled_and_the_cache_left_empty() -> None:
     assert sum(one.calls for one in products) >= 4 * layers + 1
     assert all(one.calls > 0 and one.self_ms > 0 for one in found)
     assert target.length == 0
+
+
+def test_a_compiled_step_is_its_products_and_the_rest() -> None:
+    steps = tiny_target().forward.steps  # type: ignore[attr-defined]
+    if steps is None:
+        pytest.skip(f"NOT RUN: {kernels_missing()}")
+    found = parts_of(steps, 50.0)
+    assert sorted((one.name, one.calls) for one in found[:-1]) == [
+        ("down [32, 64]", 3),
+        ("gate_up [128, 32]", 3),
+        ("head [96, 32]", 1),
+        ("out [32, 64]", 3),
+        ("qkv [128, 32]", 3),
+    ]
+    assert found[-1].name == REST and sum(one.self_ms for one in found) == pytest.approx(50.0)
+    assert all(one.self_ms > 0 for one in found)
 
 
 def test_the_profilers_own_lines_are_not_printed_and_others_are(

@@ -74,6 +74,7 @@ def test_without_the_suite_the_loop_is_not_measured(target: str, monkeypatch: py
     assert [(line.name, line.state) for line in found.values()] == [("not measured", "unknown")]
 
 
+@pytest.mark.usefixtures("torch_only")
 def test_operators_of_a_step_fit_a_screen_and_add_up(target: str) -> None:
     found = dict(examine(target)["one decode step by operator"])
     total = float(found.pop("all").value.split()[0])
@@ -81,6 +82,14 @@ def test_operators_of_a_step_fit_a_screen_and_add_up(target: str) -> None:
     parts = [float(line.value.split()[2]) for line in found.values()]
     assert sum(parts) == pytest.approx(total, abs=0.001 * len(parts))
     assert any("linear" in name or "mm" in name for name in found), "no product among the longest"
+
+
+def test_products_of_a_compiled_step_add_up(target: str) -> None:
+    found = dict(examine(target)["one decode step by operator"])
+    total = float(found.pop("all").value.split()[0])
+    parts = [float(line.value.split()[2]) for line in found.values()]
+    assert sum(parts) == pytest.approx(total, abs=0.001 * (len(parts) + 1))
+    assert [line for line in found if line.startswith("gate_up [")]
 
 
 @pytest.mark.parametrize(

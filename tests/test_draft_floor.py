@@ -35,14 +35,16 @@ def sampler() -> Sampler:
 
 
 def test_every_product_counts_its_weight_each_time(bench: Any) -> None:
-    weight, x = torch.randn(5, 8), torch.randn(2, 8)
-    packed, plain = pack(weight), torch.nn.Linear(8, 5)
+    weight, x = torch.randn(5, 16), torch.randn(2, 16)
+    packed, plain = pack(weight), torch.nn.Linear(16, 5)
     with torch.inference_mode(), bench.Reads() as reads:
         for product in (packed, plain, packed):
             product(x)
+        packed(torch.randn(100, 16))
         x @ weight.t()
         (x * 2).sum()
-    assert reads.bytes == 4 * 5 * 8 * 4
+    packed(x)
+    assert reads.bytes == 5 * 5 * 16 * 4
 
 
 @torch.inference_mode()

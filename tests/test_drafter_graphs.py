@@ -29,6 +29,8 @@ from tiny import tiny_target
 from tiny_folder import save_task, small_plan
 from watched import PROMPT
 
+pytestmark = pytest.mark.usefixtures("torch_only")
+
 OWN = ["dflash", "dspark", "eagle3", "mtp"]
 """Drafters that capture work of their own."""
 VERDICTS = (rehearsal.all_kept, rehearsal.none_kept, rehearsal.some_kept)

@@ -27,6 +27,8 @@ from tiny import tiny_target
 from tiny_folder import save_task, small_plan
 from watched import PROMPT, TEXT, Watched, check, guesses_at_random, run
 
+pytestmark = pytest.mark.usefixtures("torch_only")
+
 TAPS = (0, FINAL_NORM, 2)
 ROWS = range(1, 6)
 SAID = TEXT[len(PROMPT) :]

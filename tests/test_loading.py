@@ -30,7 +30,7 @@ def edit_config(folder: Path, **changes: Any) -> None:
 def test_a_folder_with_everything_loads(tmp_path: Path) -> None:
     target = load(save_tiny_folder(tmp_path))
     sha256 = hashlib.sha256((tmp_path / "model.safetensors").read_bytes()).hexdigest()
-    assert (target.id, target.forward.name) == (tmp_path.name, "fused")
+    assert (target.id, target.forward.name) == (tmp_path.name, "compiled")
     assert target.revision == f"sha256:{sha256[:12]}", "a folder is pinned by its weights"
     assert (target.max_context, target.length, target.dtype) == (1024, 0, torch.float32)
     assert target.tokenizer.decode(target.tokenizer.encode("Grüße")) == "Grüße"

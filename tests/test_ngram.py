@@ -133,7 +133,7 @@ def test_the_limit_is_kept(limit: int) -> None:
 
 
 def test_no_match_is_an_empty_draft_and_a_plain_round() -> None:
-    rounds = reply([11, 22, 33], 1 + 8, seed=5, min_n=4).rounds
+    rounds = reply([11, 22, 33], 1 + 8, seed=6, min_n=4).rounds
     assert rounds.proposed == (0,) * 8
     assert rounds.emitted == (1,) * 8
 

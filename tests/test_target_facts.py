@@ -30,10 +30,16 @@ def test_stop_ids_are_the_models_own(config_eos: Any, generation_eos: Any, expec
     assert TargetModel(model, id="tiny", max_context=8, stop_ids=frozenset([1])).stop_ids == {1}
 
 
+@pytest.mark.usefixtures("torch_only")
 @pytest.mark.parametrize("forward", ["fused", "module"])
 def test_a_record_says_what_the_target_is(forward: str) -> None:
     model = tiny_model(
-        "llama", hidden_size=72, num_attention_heads=9, num_key_value_heads=3, tie_word_embeddings=True
+        "llama",
+        hidden_size=72,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        head_dim=8,
+        tie_word_embeddings=True,
     )
     said = TargetModel(
         model, id="tiny", max_context=128, revision="main", fused=forward == "fused"

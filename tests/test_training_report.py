@@ -45,7 +45,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     state = train(
         recipe,
         texts,
-        Settings(tokens=4_000, rate=8e-3, rows=120, evaluations=1),
+        Settings(tokens=5_000, rate=8e-3, rows=120, evaluations=1),
         root / "work",
         lambda line: None,
     )

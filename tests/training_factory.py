@@ -41,7 +41,7 @@ def tiny_parts() -> Parts:
 def tiny_store(folder: Path, texts: int = 6, reply: int = 14) -> Store:
     """Greedy replies of the tiny target to random prompts, with its states."""
     target, model = tiny_target(**SIZES), tiny_model(**SIZES)
-    dice = torch.Generator().manual_seed(3)
+    dice = torch.Generator().manual_seed(4)
     store = Store(folder, Layout("tiny", taps_of(LAYERS), target.hidden_size))
     for index in range(texts):
         prompt = torch.randint(VOCABULARY, (3 + index,), generator=dice).tolist()

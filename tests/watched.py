@@ -19,7 +19,7 @@ from scripted import Script, Scripted
 from tiny import SIZES, plain_greedy, tiny_model, tiny_target
 
 V = SIZES["vocab_size"]
-PROMPT = [84, 7, 56, 34, 18]
+PROMPT = [12, 33, 8, 28, 9]
 TEXT = PROMPT + plain_greedy(tiny_model(), PROMPT, 60)
 """The prompt and what the target says next, by transformers alone; the reply's first 19 tokens differ."""
 NEVER = next(token for token in range(V) if token not in TEXT)

@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import torch
 from peers import CONTEXT, prompt_ids
@@ -31,41 +32,66 @@ from draftboard.measure import arms, loading
 from draftboard.measure.bandwidth import measure_bandwidth
 from draftboard.measure.clock import Clock
 from draftboard.measure.decode import decode
+from draftboard.measure.linear import MOST_ROWS, Streamed
 from draftboard.measure.machine import BusyMeter
 from draftboard.measure.sampling import Randomness, Sampler
+from draftboard.measure.steps import Steps
 from draftboard.measure.target import TargetModel
 from draftboard.record.records import Sampling
 from draftboard.record.suites import load_suite
 
-WEIGHT = {
-    "aten::linear": 1,
-    "aten::matmul": 1,
-    "aten::mm": 1,
-    "aten::addmm": 2,
-    "mkldnn::_linear_pointwise": 1,
-}
+WEIGHT = {"aten::linear": 1, "aten::matmul": 1, "aten::mm": 1, "aten::bmm": 1, "aten::addmm": 2}
 """Products and the place of their weight among the arguments. Attention's own products lie within its
 operator and are not among them."""
 
 
 class Reads(TorchDispatchMode):
-    """Counts the bytes of the weights that matrix products are given."""
+    """Counts the bytes of the weights that matrix products are given, torch's and those of the kernels."""
 
     def __init__(self) -> None:
         super().__init__()
         self.bytes = 0
+        self._patches = [
+            _counted(self, Streamed, "__call__", _streamed),
+            _counted(self, Steps, "run", _steps),
+        ]
+
+    def __enter__(self) -> Reads:
+        for patch in self._patches:
+            patch.start()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        for patch in self._patches:
+            patch.stop()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.name().partition(".")[0]
-        place = _right_unless_repeated(args) if name == "aten::bmm" else WEIGHT.get(name)
+        place = WEIGHT.get(func.name().partition(".")[0])
         if place is not None:
             self.bytes += args[place].numel() * args[place].element_size()
         return func(*args, **(kwargs or {}))
 
 
-def _right_unless_repeated(factors: Any) -> int:
-    """The place of the weight in a product cut into blocks: the other factor is repeated, not read again."""
-    return 0 if factors[1].stride(0) == 0 else 1
+def _counted(reads: Reads, kind: type, name: str, size: Callable[[Any, Any], int]) -> Any:
+    """A patch of a class's call: it adds what `size(object, first argument)` says and goes on."""
+    call = getattr(kind, name)
+
+    def counting(this: Any, first: Any, *rest: Any) -> Any:
+        reads.bytes += size(this, first)
+        return call(this, first, *rest)
+
+    return mock.patch.object(kind, name, counting)
+
+
+def _streamed(product: Streamed, x: Tensor) -> int:
+    """Many rows become a plain product, which is counted as such."""
+    return product.weight.nbytes if 0 < len(x) <= MOST_ROWS else 0
+
+
+def _steps(steps: Steps, _ids: Tensor) -> int:
+    return sum(product.weight.nbytes for products in steps.products.values() for product in products)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ class Vocabulary:
             target.embed(torch.zeros(1, dtype=torch.int64, device=target.device))  # refuses now or never
         self.size = target.vocab_size
         self.embed = target.embed if embedding is None else lambda ids: F.embedding(ids, embedding)
-        self.logits = target.head if head is None else pack(head, head=True)
+        self.logits = target.head if head is None else pack(head)
         self.target_ids = target_ids
         self.padding = _padding(target, target_ids)
 

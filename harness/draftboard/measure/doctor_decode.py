@@ -13,6 +13,7 @@ from draftboard.measure.doctor import Line, Section, Subject
 from draftboard.measure.loop_cost import LoopCost, loop_cost
 from draftboard.measure.operators import STEPS, Operator, fitted, profile_step
 from draftboard.measure.sampling import Randomness, Sampler
+from draftboard.measure.step_parts import parts_of
 from draftboard.measure.target import TargetModel
 from draftboard.record.records import Sampling
 from draftboard.record.suites import load_suite
@@ -27,8 +28,7 @@ _TOKENS, _REPEATS = 16, 5
 def sections(subject: Subject, model: TargetModel, verify_ms: Mapping[int, float]) -> Iterator[Section]:
     """What decoding with `model` is made of, beside the times of its bare forwards."""
     yield Section(f"T_verify(m) after {subject.context} positions", tuple(curve_lines(verify_ms)))
-    found = profile_step(model, subject.context)
-    yield Section("one decode step by operator", tuple(operator_lines(found, verify_ms[1])))
+    yield Section("one decode step by operator", tuple(_step_lines(subject, model, verify_ms[1])))
     yield Section("the loop's own cost", tuple(_loop(subject, model)))
 
 
@@ -42,6 +42,21 @@ def curve_lines(verify_ms: Mapping[int, float]) -> Iterator[Line]:
         "flat until",
         f"m = {last}{beyond}: up to it no measured forward costs over {FLAT_LIMIT:g} T_target",
     )
+
+
+def _step_lines(subject: Subject, model: TargetModel, step_ms: float) -> Iterator[Line]:
+    steps = getattr(model.forward, "steps", None)
+    if steps is None:
+        return operator_lines(profile_step(model, subject.context), step_ms)
+    return part_lines(parts_of(steps, step_ms), step_ms)
+
+
+def part_lines(found: tuple[Operator, ...], step_ms: float) -> Iterator[Line]:
+    """The products of a step with their share of it, and what they leave."""
+    for one in found:
+        share = f"{one.self_ms / step_ms:6.1%}"
+        yield Line(one.name, f"{one.calls:6.4g} calls  {one.self_ms:8.3f} ms  {share}")
+    yield Line("all", f"{step_ms:.3f} ms a step, one call of compiled code; its products are timed apart")
 
 
 def operator_lines(found: tuple[Operator, ...], step_ms: float) -> Iterator[Line]:

@@ -11,6 +11,7 @@ from draftboard.errors import UserError
 from draftboard.measure import doctor_decode
 from draftboard.measure.arms import describe
 from draftboard.measure.bandwidth import CACHES, Bandwidth, measure_bandwidth
+from draftboard.measure.compiled import kernels_missing
 from draftboard.measure.curve import FINE_ROWS, verify_curve
 from draftboard.measure.doctor import Line, Section, State, Subject
 from draftboard.measure.loading import dtype_name, load_target, position_limit
@@ -137,6 +138,9 @@ def _speed(subject: Subject, speed: Speed) -> Iterator[Line]:
     model, plain_ms = speed.model, speed.verify_ms[1]
     size = f"{model.weight_bytes / 1e6:.0f} MB in {dtype_name(subject.dtype)}"
     yield Line("target", f"{model.id}, {size}, {model.forward.name} forward")
+    if model.forward.name == "fused" and model.device.type == "cpu":
+        why = kernels_missing() or "a size of the target is no multiple of 16"
+        yield Line("not compiled", why, "warning", "decoding goes operator by operator, which is slower")
     yield bandwidth_line(speed.bandwidth)
     yield Line("floor", f"{speed.floor_ms:.3g} ms a token (every weight read once)")
     share = speed.floor_ms / plain_ms

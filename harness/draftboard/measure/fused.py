@@ -1,4 +1,5 @@
-"""The fused forward of Llama-style targets: few operators, packed weights, the cache written in place.
+"""The fused forward of Llama-style targets: few operators, the cache written in place, and on a CPU the rows
+of a round in one call of compiled code.
 
 Same arithmetic as the model's own module (tests compare the two), with the q, k and v products joined
 into one, gate and up joined into one, rotary tables made once, and no mask where none is needed.
@@ -17,18 +18,16 @@ from torch import Tensor
 from draftboard.drafter import FINAL_NORM
 from draftboard.measure.attention import additive, attend
 from draftboard.measure.cache import KVCache
-from draftboard.measure.linear import Linear, pack
+from draftboard.measure.linear import MOST_ROWS, Linear, pack
 from draftboard.measure.norm import rms_norm
 from draftboard.measure.rotary import rotation
+from draftboard.measure.steps import steps_of
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 """transformers model types whose blocks are the one below, up to q/k norms and biases."""
 
 _FIXED_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
 """Rotary variants whose angles do not depend on the length seen so far."""
-
-_SMALL_HEAD = 0.25
-"""Largest share of the weights that a head may have to be kept in a second layout too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +58,6 @@ def fits(config: Any) -> bool:
 class FusedForward:
     """A Llama-style causal LM over its own cache. One sequence, no batch axis."""
 
-    name = "fused"
-
     def __init__(self, model: Any, capacity: int) -> None:
         config, trunk = model.config, model.model
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
@@ -70,9 +67,7 @@ class FusedForward:
         self.norm: Tensor = trunk.norm.weight.detach()
         self.rotation = rotation(trunk.rotary_emb, self.embedding, capacity)
         self.blocks = [self._block(layer) for layer in trunk.layers]
-        head = model.lm_head.weight.detach()
-        small = head.numel() <= _SMALL_HEAD * sum(parameter.numel() for parameter in model.parameters())
-        self.lm_head = pack(head, head=small)
+        self.lm_head = pack(model.lm_head.weight.detach())
         self.cache = KVCache(
             len(self.blocks),
             self.kv_heads,
@@ -81,6 +76,12 @@ class FusedForward:
             self.embedding.dtype,
             self.embedding.device,
         )
+        self.steps = steps_of(self)
+
+    @property
+    def name(self) -> str:
+        """`compiled` where a few rows go through the kernels, else `fused`."""
+        return "fused" if self.steps is None else "compiled"
 
     def embed(self, ids: Tensor) -> Tensor:
         """Embedding rows [n, H] of ids [n]."""
@@ -97,7 +98,10 @@ class FusedForward:
     def run(self, ids: Tensor, taps: tuple[int, ...], last_only: bool) -> tuple[Tensor, Tensor]:
         """Appends ids [m] to the cache. Returns logits [m or 1, V] and features [m, L, H]."""
         place = self.cache.reserve(len(ids))
-        found = self._through(self._attention, ids, place, self._mask(place), taps, last_only)
+        if self.steps is not None and place.start and len(ids) <= MOST_ROWS:
+            found = self.steps.run(ids, place.start, taps, last_only)
+        else:
+            found = self._through(self._attention, ids, place, self._mask(place), taps, last_only)
         self.cache.length = place.stop
         return found
 

@@ -1,75 +1,52 @@
 """Matrix products for few rows: decoding multiplies the same weights with one to a few rows, thousands of
 times, and is bound by how fast they stream from memory.
 
-In float32 on a CPU the libraries read such a weight with one thread, or in a layout made for many rows. Cut
-into blocks of its outputs, as one batched product, it is read by all threads; nothing is copied, so a head
-may share the embedding's memory, and may be worth a second layout of its own. In bfloat16 oneDNN lays the
-weight out beforehand. Elsewhere the plain product is the fast one.
+On a CPU a few rows go through a kernel of our own, which reads each weight once and in order, with all
+threads; the libraries do not read weights of a few MB that fast. Many rows, and everything elsewhere, are
+plain products. Nothing is laid out anew, so a head may share the embedding's memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from draftboard.measure.compiled import Kernels, kernels
+
 Linear = Callable[[Tensor], Tensor]
 
-_ROWS_HINT = 8
-"""Rows the packed layout is chosen for: about one round's verification."""
+MOST_ROWS = 32
+"""Rows that the kernel takes. It multiplies each row apart, and libraries are faster where there are many."""
 
-_BLOCK = 128
-"""Outputs a block has at most: few enough for an even share of the threads, enough to hide the call."""
-
-_FEW_ROWS = 5
-"""Up to so many rows the weight is the left factor of the product, which reads it fastest."""
-
-_FILLED = {3: 4, 6: 8, 7: 8}
-"""Numbers of rows that are multiplied slower than a few more; rows of zeros make up the difference."""
+VECTOR = 16
+"""The kernel's sums are of whole vectors: inputs come in multiples of this."""
 
 
-def pack(weight: Tensor, bias: Tensor | None = None, *, head: bool = False) -> Linear:
-    """The product with `weight` [out, in]: a function from x [n, in] to [n, out] in the same dtype.
-
-    `head` is for a product whose result is not multiplied further: its rows may not be contiguous, and a
-    second layout of the weight is kept where that makes one row faster.
-    """
-    if can_cut(weight):
-        return _HeadBlocks(weight, bias) if head else _Blocks(weight, bias)
-    if can_pack(weight):
-        return _Packed(weight, bias)
-    return _Plain(weight, bias)
+def pack(weight: Tensor, bias: Tensor | None = None) -> Linear:
+    """The product with `weight` [out, in]: a function from x [n, in] to [n, out] in the same dtype."""
+    fast = kernels() if streams(weight) else None
+    if fast is None:
+        return _Plain(weight, bias)
+    return Streamed(weight, bias, fast)
 
 
-def can_cut(weight: Tensor) -> bool:
-    """Whether blocks of this weight are multiplied at once, each by one thread."""
-    batched = weight.device.type == "cpu" and torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
-    return batched and weight.dtype is torch.float32 and blocks_of(len(weight)) > 1
-
-
-def can_pack(weight: Tensor) -> bool:
-    """Whether this build and this weight's device and dtype have a packed product."""
-    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-        return False
-    if not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
-        return False
-    return weight.dtype is torch.float32 or (weight.dtype is torch.bfloat16 and native_bfloat16())
+def streams(weight: Tensor) -> bool:
+    """Whether the kernel computes with weights of this place, dtype and shape."""
+    return (
+        weight.device.type == "cpu"
+        and weight.dtype in (torch.float32, torch.bfloat16)
+        and weight.shape[1] % VECTOR == 0
+        and weight.numel() > 0
+    )
 
 
 def native_bfloat16() -> bool:
     """Whether this CPU multiplies bfloat16 in hardware (AVX-512 BF16 or AMX)."""
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()) and torch.cpu._is_avx512_bf16_supported()
-
-
-def blocks_of(outputs: int) -> int:
-    """Into how many equal blocks so many outputs are cut: the fewest of at most `_BLOCK`, best a multiple of
-    the threads; 1 where they have no divisor of use."""
-    threads, least = torch.get_num_threads(), -(-outputs // _BLOCK)
-    divisors = [count for count in range(least, outputs // 8 + 1) if outputs % count == 0]
-    even = [count for count in divisors if count % threads == 0]
-    return next(iter([*even, *divisors]), 1)
 
 
 class _Plain:
@@ -80,64 +57,38 @@ class _Plain:
         return F.linear(x, self.weight, self.bias)
 
 
-class _Blocks:
-    """One batched product over blocks [B, out/B, in]."""
+class Streamed:
+    """A weight [out, in] and a bias [out] where there is one, multiplied by the kernel."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.outputs, inputs = weight.shape
-        self.blocks = weight.detach().contiguous().view(blocks_of(len(weight)), -1, inputs)
-        self.turned = self.blocks.transpose(1, 2)
-        self.bias = bias
-
-    def __call__(self, x: Tensor) -> Tensor:
-        rows = len(x)
-        if rows == 1:
-            product = self._one(x)
-        elif rows in _FILLED:
-            product = self._of(F.pad(x, (0, 0, 0, _FILLED[rows] - rows)), rows)
-        else:
-            product = self._of(x, rows)
-        return product if self.bias is None else product + self.bias
-
-    def _one(self, x: Tensor) -> Tensor:
-        # The column's strides decide which kernel runs: as a transposed row it is the fast one.
-        return torch.bmm(self.blocks, x.t().expand(len(self.blocks), -1, -1)).view(1, -1)
-
-    def _rows(self, product: Tensor) -> Tensor:
-        return product.contiguous()
-
-    def _of(self, x: Tensor, wanted: int) -> Tensor:
-        """The first `wanted` rows of the product."""
-        rows, count = len(x), len(self.blocks)
-        if rows <= _FEW_ROWS:
-            left = torch.bmm(self.blocks, x.t().expand(count, -1, -1))
-            return self._rows(left.view(self.outputs, rows).t()[:wanted])
-        right = torch.bmm(x.expand(count, -1, -1), self.turned)
-        return right.transpose(0, 1)[:wanted].reshape(wanted, self.outputs)
-
-
-class _HeadBlocks(_Blocks):
-    """Also laid out input by input, which one row reads at the memory's full speed and several do not. A
-    head is worth its size again: it is the largest weight, and often the embedding's memory otherwise."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        super().__init__(weight, bias)
-        threads = torch.get_num_threads()
-        shares = threads if self.outputs % threads == 0 else 1
-        self.by_input = self.blocks.view(shares, -1, weight.shape[1]).transpose(1, 2).contiguous()
-
-    def _one(self, x: Tensor) -> Tensor:
-        return torch.bmm(x.expand(len(self.by_input), -1, -1), self.by_input).view(1, -1)
-
-    def _rows(self, product: Tensor) -> Tensor:
-        return product
-
-
-class _Packed:
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), _ROWS_HINT)
-        self.bias = bias
+    def __init__(self, weight: Tensor, bias: Tensor | None, fast: Kernels) -> None:
+        """float32 or bfloat16, on the CPU, `in` a multiple of sixteen."""
+        self.weight, self.bias = weight.detach().contiguous(), bias
+        self.float_bias = None if bias is None else bias.detach().float().contiguous()
+        self._fast = fast
+        self._facts = self._record()
+        self._address = self._facts.ctypes.data
 
     def __call__(self, x: Tensor) -> Tensor:
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
-        return product
+        rows, dtype = len(x), x.dtype
+        if not 0 < rows <= MOST_ROWS:
+            return F.linear(x, self.weight, self.bias)
+        wide = x.float().contiguous()
+        out = torch.empty((rows, len(self.weight)), dtype=torch.float32)
+        facts = self._facts
+        facts["x"], facts["rows"], facts["out"] = wide.data_ptr(), rows, out.data_ptr()
+        self._fast.multiply(self._address, torch.get_num_threads())
+        return out.to(dtype)
+
+    def _record(self) -> np.ndarray:
+        from draftboard.measure.kernels import PRODUCT
+
+        facts = np.zeros(1, PRODUCT)
+        facts["weight"], facts["half"] = self.weight.data_ptr(), self.weight.dtype is torch.bfloat16
+        facts["outputs"], facts["inner"] = self.weight.shape
+        facts["bias"] = address(self.float_bias)
+        return facts
+
+
+def address(tensor: Tensor | None) -> int:
+    """Where a tensor's numbers are; 0 for None."""
+    return 0 if tensor is None else tensor.data_ptr()

@@ -1,4 +1,5 @@
-"""Where the time of one decode step goes, operator by operator, as torch's profiler sees it."""
+"""Where the time of one decode step goes: operator by operator, as torch's profiler sees it, or product by
+product, where a step is one call of compiled code that a profiler does not look into."""
 
 from __future__ import annotations
 

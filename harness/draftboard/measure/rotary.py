@@ -20,8 +20,15 @@ class Rotation(Protocol):
     order: Tensor
     """int64 [head_dim]: which row of the checkpoint's head is at each place of a head here."""
 
+    stride: int
+    partner: int
+    """The numbers i * stride and i * stride + partner of a head turn together."""
+
     def at(self, positions: slice | Tensor) -> Tensor:
         """Angles of n positions, to be handed to `turn_`."""
+
+    def angles(self) -> Tensor:
+        """float32 [capacity, head_dim]: the cosines of each position's pairs, then the sines."""
 
     def turn_(self, heads: Tensor, angles: Tensor) -> None:
         """Turns heads [n, h, head_dim] in place."""
@@ -37,6 +44,8 @@ def rotation(module: Any, like: Tensor, capacity: int) -> Rotation:
 class _Pairs:
     """Neighbours are the two parts of a complex number. float32."""
 
+    stride, partner = 2, 1
+
     def __init__(self, cos: Tensor, sin: Tensor) -> None:
         half = cos.shape[-1] // 2
         self.order = torch.arange(2 * half, device=cos.device).view(2, half).t().flatten()
@@ -44,6 +53,9 @@ class _Pairs:
 
     def at(self, positions: slice | Tensor) -> Tensor:
         return self.table[positions]
+
+    def angles(self) -> Tensor:
+        return torch.cat([self.table.real[:, 0], self.table.imag[:, 0]], dim=-1).contiguous()
 
     def turn_(self, heads: Tensor, angles: Tensor) -> None:
         pairs = heads.view(*heads.shape[:-1], -1, 2)
@@ -53,15 +65,21 @@ class _Pairs:
 class _Halves:
     """A number's partner is half a head away. With the sign in the table, a roll brings it."""
 
+    stride = 1
+
     def __init__(self, cos: Tensor, sin: Tensor) -> None:
-        self.half = cos.shape[-1] // 2
-        self.order = torch.arange(2 * self.half, device=cos.device)
-        signed = torch.cat([-sin[:, : self.half], sin[:, self.half :]], dim=-1)
+        self.partner = half = cos.shape[-1] // 2
+        self.order = torch.arange(2 * half, device=cos.device)
+        signed = torch.cat([-sin[:, :half], sin[:, half:]], dim=-1)
         self.table = torch.stack([cos, signed]).unsqueeze(2)
 
     def at(self, positions: slice | Tensor) -> Tensor:
         return self.table[:, positions]
 
+    def angles(self) -> Tensor:
+        cos, sin = self.table[:, :, 0].float()
+        return torch.cat([cos[:, : self.partner], sin[:, self.partner :]], dim=-1).contiguous()
+
     def turn_(self, heads: Tensor, angles: Tensor) -> None:
         cos, sin = angles
-        torch.addcmul(heads * cos, torch.roll(heads, self.half, dims=-1), sin, out=heads)
+        torch.addcmul(heads * cos, torch.roll(heads, self.partner, dims=-1), sin, out=heads)

@@ -17,8 +17,10 @@ from draftboard.record.records import TargetRef
 class Forward(Protocol):
     """One way to compute the target over a cache that can be cut back."""
 
-    name: str
     cache: Any
+
+    @property
+    def name(self) -> str: ...
 
     def run(self, ids: Tensor, taps: tuple[int, ...], last_only: bool) -> tuple[Tensor, Tensor]: ...
     def embed(self, ids: Tensor) -> Tensor: ...

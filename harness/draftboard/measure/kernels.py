@@ -1,0 +1,377 @@
+"""A few rows through a Llama-style model in one call: what a round of decoding computes, on a CPU.
+
+Every thread of the team runs `forward` from end to end and takes its share of each step; between steps they
+wait for each other. A thread reads its rows of a weight one after the other, which is how memory is fastest.
+Sums are taken row by row in a fixed order (see `vectors`), so a row's result does not depend on how many rows
+share the call: a verification computes, to the last bit, what plain decoding would have computed.
+
+Numbers between the weights are float32. Weights, keys and values may be bfloat16.
+
+Compiled by numba, once a machine: the machine code is kept beside this file or, where that cannot be written,
+in the user's cache. Records are laid out here and filled by `steps`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import cfunc, njit, types
+from numba.np.numpy_support import carray
+
+from draftboard.measure.vectors import LANES, dots, mixture, pointer
+
+PRODUCT = np.dtype(
+    [(name, np.int64) for name in ("weight", "bias", "half", "outputs", "inner", "x", "rows", "out")],
+    align=True,
+)
+"""One product. Addresses, and numbers of outputs, inputs and rows. bias: float32, or 0 for none."""
+
+LAYER = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            "input_norm", "qkv", "qkv_bias", "q_norm", "k_norm", "out", "out_bias", "post_norm",
+            "gate_up", "gate_up_bias", "down", "down_bias", "cache", "tap",
+        )
+    ],
+    align=True,
+)  # fmt: skip
+"""One decoder block: addresses, 0 for what it lacks. Norms and biases are float32. `tap` takes the block's
+output, float32 rows `tap_step` bytes apart."""
+
+MODEL = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            "half", "hidden", "heads", "kv_heads", "head_dim", "inter", "layers", "blocks", "norm", "head",
+            "outputs", "capacity", "angles", "partner", "stride",
+            "rows", "start", "last_only", "x", "logits", "normed", "tap_step",
+            "shared", "own", "own_step",
+        )
+    ]
+    + [("eps", np.float32), ("scale", np.float32)],
+    align=True,
+)  # fmt: skip
+"""A model and one call: sizes, addresses, and room for what is computed.
+
+`angles`: float32 [capacity, head_dim], the cosines and then the sines of each position. The numbers of a head
+that turn together are i * `stride` and i * `stride` + `partner`. `shared` is room for all threads,
+`own` for each, `own_step` bytes apart.
+"""
+
+_thread: Any = types.ExternalFunction("omp_get_thread_num", types.int32())
+_threads: Any = types.ExternalFunction("omp_get_num_threads", types.int32())
+_wait: Any = types.ExternalFunction("GOMP_barrier", types.void())
+
+_LOG2E, _LN2_HIGH, _LN2_LOW = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
+_ROUNDER = np.float32(12582912.0)
+"""1.5 * 2^23: added and taken away again, it rounds a float32 to a whole number."""
+_LEAST = np.float32(-87.0)
+_CUBIC = tuple(np.float32(p) for p in (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3))
+_SQUARE = tuple(np.float32(p) for p in (4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1))
+"""exp on [-ln 2 / 2, ln 2 / 2], after Cephes (Moshier): 1 + r + r^2 * polynomial."""
+
+
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+"""A row of numbers at an address."""
+
+_part = njit(error_model="numpy")
+
+
+@_part
+def floats(address: int, count: int) -> Floats:
+    """float32 [count] at an address."""
+    found: Floats = carray(pointer(address), (count,), np.float32)
+    return found
+
+
+@_part
+def share(count: int, unit: int, me: int, team: int) -> tuple[int, int]:
+    """First and last + 1 of the `count` things that are thread `me`'s, in whole units."""
+    units = (count + unit - 1) // unit
+    return min(count, units * me // team * unit), min(count, units * (me + 1) // team * unit)
+
+
+@_part
+def few(half: int, weight: int, inner: int, x: int, rows: int, out: int, step: int) -> None:
+    """Up to four rows of x times one row of a weight."""
+    x_step = inner * 4
+    if half:
+        if rows == 1:
+            dots(1, 1, weight, x, x_step, inner, out, step)
+        elif rows == 2:
+            dots(2, 1, weight, x, x_step, inner, out, step)
+        elif rows == 3:
+            dots(3, 1, weight, x, x_step, inner, out, step)
+        else:
+            dots(4, 1, weight, x, x_step, inner, out, step)
+    elif rows == 1:
+        dots(1, 0, weight, x, x_step, inner, out, step)
+    elif rows == 2:
+        dots(2, 0, weight, x, x_step, inner, out, step)
+    elif rows == 3:
+        dots(3, 0, weight, x, x_step, inner, out, step)
+    else:
+        dots(4, 0, weight, x, x_step, inner, out, step)
+
+
+@_part
+def product(
+    half: int,
+    weight: int,
+    bias: int,
+    first: int,
+    last: int,
+    inner: int,
+    x: int,
+    rows: int,
+    out: int,
+    step: int,
+) -> None:
+    """Outputs first..last of rows of x [rows, inner] times a weight, into out, rows `step` bytes apart."""
+    size = inner * (2 if half else 4)
+    for output in range(first, last):
+        for row in range(0, rows, 4):
+            place = out + row * step + output * 4
+            few(half, weight + output * size, inner, x + row * inner * 4, min(4, rows - row), place, step)
+    if bias:
+        added = floats(bias, last)
+        for row in range(rows):
+            found = floats(out + row * step, last)
+            for output in range(first, last):
+                found[output] += added[output]
+
+
+@_part
+def norm(x: int, weight: int, size: int, eps: float, out: int) -> None:
+    """Root mean square norm of one row; weight 0 stands for none."""
+    row, scaled = floats(x, size), floats(out, size)
+    dots(1, 0, x, x, 0, size, out, 0)
+    scale = np.float32(1) / np.sqrt(scaled[0] / np.float32(size) + eps)
+    factors = floats(weight, size)
+    for i in range(size):
+        scaled[i] = row[i] * scale * factors[i]
+
+
+@_part
+def norms(x: int, weight: int, rows: int, size: int, eps: float, out: int) -> None:
+    """`norm` of several rows."""
+    for row in range(rows):
+        norm(x + row * size * 4, weight, size, eps, out + row * size * 4)
+
+
+@_part
+def exponential(x: Floats, powers: Floats) -> None:
+    """exp of x float32 [n], in place; powers float32 [n] is room to work in."""
+    bits = powers.view(np.int32)
+    for i in range(len(x)):
+        value = max(x[i], _LEAST)
+        whole = (value * _LOG2E + _ROUNDER) - _ROUNDER
+        r = value - whole * _LN2_HIGH - whole * _LN2_LOW
+        p = (_CUBIC[0] * r + _CUBIC[1]) * r + _CUBIC[2]
+        p = ((p * r + _SQUARE[0]) * r + _SQUARE[1]) * r + _SQUARE[2]
+        x[i] = p * r * r + r + np.float32(1)
+        bits[i] = (np.int32(whole) + np.int32(127)) << np.int32(23)
+    for i in range(len(x)):
+        x[i] *= powers[i]
+
+
+@_part
+def softmax(scores: Floats, powers: Floats, scale: float) -> None:
+    """softmax(scores * scale), in place."""
+    most = scores[0]
+    for i in range(1, len(scores)):
+        most = max(most, scores[i])
+    for i in range(len(scores)):
+        scores[i] = (scores[i] - most) * scale
+    exponential(scores, powers)
+    total = np.float32(0)
+    for i in range(len(scores)):
+        total += scores[i]
+    for i in range(len(scores)):
+        scores[i] /= total
+
+
+@_part
+def store(half: int, source: int, count: int, place: int) -> None:
+    """float32 [count] kept as float32 or, rounded to the nearest, as bfloat16."""
+    if half:
+        bits = carray(pointer(source), (count,), np.uint32)
+        kept = carray(pointer(place), (count,), np.uint16)
+        for i in range(count):
+            odd = (bits[i] >> np.uint32(16)) & np.uint32(1)
+            kept[i] = np.uint16((bits[i] + np.uint32(0x7FFF) + odd) >> np.uint32(16))
+    else:
+        numbers, copied = floats(source, count), floats(place, count)
+        for i in range(count):
+            copied[i] = numbers[i]
+
+
+@_part
+def turn(m: Any, head: int, position: int) -> None:
+    """Turns a query or key by its position (Su et al., arXiv 2104.09864)."""
+    numbers, pairs = floats(head, m.head_dim), m.head_dim // 2
+    angles = floats(m.angles + position * m.head_dim * 4, m.head_dim)
+    for i in range(pairs):
+        first, second = i * m.stride, i * m.stride + m.partner
+        a, b = numbers[first], numbers[second]
+        numbers[first] = a * angles[i] - b * angles[pairs + i]
+        numbers[second] = b * angles[i] + a * angles[pairs + i]
+
+
+@_part
+def enter(m: Any, layer: Any, row: int, head: int, place: int, spare: int) -> None:
+    """One head of one row after the first product: normed, turned, and a key or value put into the cache."""
+    keys = m.heads + m.kv_heads
+    if head < keys:
+        factors = layer.q_norm if head < m.heads else layer.k_norm
+        if factors:
+            norm(place, factors, m.head_dim, m.eps, spare)
+            store(False, spare, m.head_dim, place)
+        turn(m, place, m.start + row)
+    if head >= m.heads:
+        size = m.head_dim * (2 if m.half else 4)
+        store(m.half, place, m.head_dim, layer.cache + ((head - m.heads) * m.capacity + m.start + row) * size)
+
+
+@_part
+def mix(half: int, shares: int, values: int, step: int, count: int, width: int, out: int) -> None:
+    """The sum of `count` rows of values, each times its share."""
+    size, part = 2 if half else 4, 0
+    while part < width:
+        place, column = out + part * 4, values + part * size
+        if width - part >= 4 * LANES:
+            if half:
+                mixture(4, 1, shares, column, step, count, place)
+            else:
+                mixture(4, 0, shares, column, step, count, place)
+            part += 4 * LANES
+        else:
+            if half:
+                mixture(1, 1, shares, column, step, count, place)
+            else:
+                mixture(1, 0, shares, column, step, count, place)
+            part += LANES
+
+
+@_part
+def attend(m: Any, layer: Any, row: int, head: int, query: int, out: int, scores: int, powers: int) -> None:
+    """One query over the keys and values up to its own position."""
+    count, size = m.start + row + 1, m.head_dim * (2 if m.half else 4)
+    kv = head // (m.heads // m.kv_heads)
+    keys = layer.cache + kv * m.capacity * size
+    values = keys + m.kv_heads * m.capacity * size
+    product(m.half, keys, 0, 0, count, m.head_dim, query, 1, scores, 0)
+    softmax(floats(scores, count), floats(powers, count), m.scale)
+    mix(m.half, scores, values, size, count, m.head_dim, out)
+
+
+@_part
+def add(first: int, last: int, rows: int, width: int, x: int, more: int) -> None:
+    """x += more for columns first..last of [rows, width]."""
+    for row in range(rows):
+        numbers, added = floats(x + row * width * 4, width), floats(more + row * width * 4, width)
+        for i in range(first, last):
+            numbers[i] += added[i]
+
+
+@_part
+def gate(rows: int, inter: int, first: int, last: int, both: int, out: int, spare: int) -> None:
+    """silu(gate) * up for columns first..last; both [rows, 2 * inter], out [rows, inter]."""
+    count = last - first
+    lower, powers = floats(spare, count), floats(spare + count * 4, count)
+    for row in range(rows):
+        gates = floats(both + (row * 2 * inter + first) * 4, count)
+        ups = floats(both + (row * 2 * inter + inter + first) * 4, count)
+        kept = floats(out + (row * inter + first) * 4, count)
+        for i in range(count):
+            lower[i] = -gates[i]
+        exponential(lower, powers)
+        for i in range(count):
+            kept[i] = gates[i] / (np.float32(1) + lower[i]) * ups[i]
+
+
+@_part
+def attention(m: Any, layer: Any, me: int, team: int, own: int, wide: int, narrow: int) -> None:
+    """What attention adds to x. `wide` has room for queries, keys and values, `narrow` for what is seen."""
+    heads, size = m.heads + 2 * m.kv_heads, m.head_dim * 4
+    norms(m.x, layer.input_norm, m.rows, m.hidden, m.eps, own)
+    first, last = share(heads * m.head_dim, LANES, me, team)
+    product(m.half, layer.qkv, layer.qkv_bias, first, last, m.hidden, own, m.rows, wide, heads * size)
+    _wait()
+    first, last = share(m.rows * heads, 1, me, team)
+    for task in range(first, last):
+        enter(m, layer, task // heads, task % heads, wide + task * size, own)
+    _wait()
+    powers = own + m.capacity * 4
+    first, last = share(m.rows * m.heads, 1, me, team)
+    for task in range(first, last):
+        row, head = task // m.heads, task % m.heads
+        query = wide + (row * heads + head) * size
+        attend(m, layer, row, head, query, narrow + task * size, own, powers)
+    _wait()
+    first, last = share(m.hidden, LANES, me, team)
+    inner = m.heads * m.head_dim
+    product(m.half, layer.out, layer.out_bias, first, last, inner, narrow, m.rows, wide, m.hidden * 4)
+    add(first, last, m.rows, m.hidden, m.x, wide)
+    _wait()
+
+
+@_part
+def mlp(m: Any, layer: Any, me: int, team: int, own: int, wide: int, narrow: int) -> None:
+    """What the MLP adds to x."""
+    norms(m.x, layer.post_norm, m.rows, m.hidden, m.eps, own)
+    first, last = share(m.inter, LANES, me, team)
+    for half in (0, m.inter):
+        a, b = first + half, last + half
+        product(m.half, layer.gate_up, layer.gate_up_bias, a, b, m.hidden, own, m.rows, wide, m.inter * 8)
+    gate(m.rows, m.inter, first, last, wide, narrow, own)
+    _wait()
+    first, last = share(m.hidden, LANES, me, team)
+    product(m.half, layer.down, layer.down_bias, first, last, m.inter, narrow, m.rows, wide, m.hidden * 4)
+    add(first, last, m.rows, m.hidden, m.x, wide)
+    _wait()
+
+
+@_part
+def tap(m: Any, to: int) -> None:
+    """Copies x to a tap's rows."""
+    for row in range(m.rows):
+        store(False, m.x + row * m.hidden * 4, m.hidden, to + row * m.tap_step)
+
+
+@_part
+def run(m: Any, me: int, team: int) -> None:
+    """All blocks and the head, as one of the team."""
+    own, wide = m.own + me * m.own_step, m.shared
+    narrow = wide + m.rows * max(2 * m.inter, (m.heads + 2 * m.kv_heads) * m.head_dim, m.hidden) * 4
+    layers = carray(pointer(m.blocks), (m.layers,), LAYER)
+    for index in range(m.layers):
+        layer = layers[index]
+        attention(m, layer, me, team, own, wide, narrow)
+        mlp(m, layer, me, team, own, wide, narrow)
+        if layer.tap and me == 0:
+            tap(m, layer.tap)
+    norms(m.x, m.norm, m.rows, m.hidden, m.eps, own)
+    if me == 0 and m.normed:
+        for row in range(m.rows):
+            store(False, own + row * m.hidden * 4, m.hidden, m.normed + row * m.tap_step)
+    skipped = m.rows - 1 if m.last_only else 0
+    first, last = share(m.outputs, LANES, me, team)
+    states, rows = own + skipped * m.hidden * 4, m.rows - skipped
+    product(m.half, m.head, 0, first, last, m.hidden, states, rows, m.logits, m.outputs * 4)
+
+
+@cfunc(types.void(types.voidptr), cache=True)
+def forward(facts: Any) -> None:
+    """A thread's part of one call of a `MODEL`."""
+    run(carray(facts, (1,), MODEL)[0], int(_thread()), int(_threads()))
+
+
+@cfunc(types.void(types.voidptr), cache=True)
+def multiply(facts: Any) -> None:
+    """A thread's part of one `PRODUCT`."""
+    p = carray(facts, (1,), PRODUCT)[0]
+    first, last = share(p.outputs, LANES, int(_thread()), int(_threads()))
+    product(p.half, p.weight, p.bias, first, last, p.inner, p.x, p.rows, p.out, p.outputs * 4)

@@ -1,0 +1,102 @@
+"""Where the kernels run, why they may not, and on whose threads."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from draftboard.measure import compiled, team
+from draftboard.measure.compiled import kernels, kernels_missing
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="NOT RUN: only Linux tells what is loaded")
+
+
+@pytest.fixture(autouse=True)
+def _asked_anew() -> Iterator[None]:
+    """Before, since an answer may be known already, and afterwards, since a test's is not true."""
+    for answer in (kernels_missing, team.team):
+        answer.cache_clear()
+    yield
+    for answer in (kernels_missing, team.team):
+        answer.cache_clear()
+
+
+def test_torchs_own_threads_come_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    home = Path(torch.__file__).parent
+    maps = tmp_path / "maps"
+    lines = [
+        "7f0-7f1 r-xp 0 0:0 1    /opt/other/libgomp.so.1.0.0",
+        f"7f2-7f3 r-xp 0 0:0 2 {home}/lib/libgomp-1.so",
+    ]
+    maps.write_text("\n".join([*lines, *lines, "7f4-7f5 r-xp 0 0:0 3 /lib/libgompertz.txt", ""]))
+    monkeypatch.setattr(team, "MAPS", maps)
+    assert team._libraries() == [f"{home}/lib/libgomp-1.so", "/opt/other/libgomp.so.1.0.0"]
+
+
+@LINUX
+def test_the_team_is_the_one_that_torch_has_loaded() -> None:
+    found = team.team()
+    assert found is not None and found.library in Path("/proc/self/maps").read_text()
+
+
+@LINUX
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_work_is_called_once_in_each_thread(threads: int) -> None:
+    found, seen = team.team(), []
+    assert found is not None
+    number = ctypes.CDLL(found.library).omp_get_thread_num
+    work = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda facts: seen.append((facts, number())))
+    address = ctypes.cast(work, ctypes.c_void_p).value
+    assert address is not None
+    found.run(address, 7, threads)
+    assert sorted(seen) == [(7, index) for index in range(threads)]
+
+
+def test_where_the_loaded_libraries_are_not_told_there_is_no_team(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(team, "MAPS", tmp_path / "missing")
+    assert team.team() is None
+    assert kernels_missing() == "the threads that torch computes with were not found"
+
+
+def test_a_library_of_another_kind_is_no_team(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(team, "_libraries", lambda: ["/no/such/libgomp.so", "libm.so.6"])
+    assert team.team() is None
+
+
+def test_without_numba_everything_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "find_spec", lambda name: None)
+    assert kernels_missing() == "numba is not installed"
+
+
+def test_without_fused_products_everything_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+    if kernels_missing() != "the threads that torch computes with were not found":
+        assert kernels_missing() == "the processor does not fuse products and sums"
+
+
+@pytest.mark.skipif(kernels() is None, reason=f"NOT RUN: {kernels_missing()}")
+def test_the_code_is_kept_and_made_anew_when_a_part_of_it_changed(tmp_path: Path) -> None:
+    """numba goes by one file's date; the instructions that it is made of stand in another."""
+    source, part = (Path(compiled.__file__).with_name(name) for name in ("kernels.py", "vectors.py"))
+    before = source.stat().st_mtime
+    try:
+        os.utime(part, (before + 5, before + 5))
+        compiled._recompile_after_changes()
+        assert source.stat().st_mtime > before
+    finally:
+        for path in (source, part):
+            os.utime(path, (before, before))
+
+
+def test_reading_results_needs_no_numba() -> None:
+    code = "import sys, draftboard.cli; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,169 @@
+"""A few rows through the kernels: the fused forward's arithmetic, and the same to the last bit whatever
+number of rows shares a call."""
+
+from __future__ import annotations
+
+import statistics
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+
+from draftboard.drafter import FINAL_NORM
+from draftboard.measure.compiled import kernels, kernels_missing
+from draftboard.measure.linear import MOST_ROWS
+from draftboard.measure.target import TargetModel
+from tiny import SIZES, tiny_model
+
+pytestmark = pytest.mark.skipif(kernels() is None, reason=f"NOT RUN: {kernels_missing()}")
+
+CAPACITY = 160
+TAPS = (0, 2, FINAL_NORM, 3, 1)
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "a head for each": ("llama", {"num_key_value_heads": 4}),
+    "wide heads": ("llama", {"head_dim": 80}),
+    "64 to a head": ("llama", {"head_dim": 64, "num_attention_heads": 8}),
+    "biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "scaled angles": (
+        "llama",
+        {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4,
+                             "original_max_position_embeddings": 64}},
+    ),
+    "mistral": ("mistral", {"sliding_window": None}),
+    "qwen2": ("qwen2", {"hidden_size": 64}),
+    "qwen3": ("qwen3", {}),
+}  # fmt: skip
+
+
+def perturbed(family: str, changes: dict[str, Any]) -> Any:
+    """A tiny model whose norms and biases differ from one another: alike, they would hide a mix-up."""
+    model = tiny_model(family, **changes)
+    for parameter in model.parameters():
+        if parameter.dim() == 1:
+            parameter.data.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)) / 5)
+    return model
+
+
+def target(name: str, dtype: torch.dtype, *, compiled: bool = True) -> TargetModel:
+    family, changes = FAMILIES[name]
+    found = TargetModel(perturbed(family, changes).to(dtype), id="tiny", max_context=CAPACITY)
+    assert found.forward.name == "compiled"
+    if not compiled:
+        found.forward.steps = None  # type: ignore[attr-defined]
+    return found
+
+
+def widened(name: str) -> TargetModel:
+    """The bfloat16 weights of `target`, computed with in float32 by torch."""
+    family, changes = FAMILIES[name]
+    model = perturbed(family, changes).to(torch.bfloat16).to(torch.float32)
+    found = TargetModel(model, id="tiny", max_context=CAPACITY)
+    found.forward.steps = None  # type: ignore[attr-defined]
+    return found
+
+
+def ids(count: int) -> torch.Tensor:
+    return torch.randint(0, SIZES["vocab_size"], (count,), generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_float32_equals_the_forward_of_torch(name: str) -> None:
+    ours, theirs = target(name, torch.float32), target(name, torch.float32, compiled=False)
+    text, ends = ids(CAPACITY), [40, 41, 43, 46, 50, 55, 63, 80, 112, CAPACITY]
+    with torch.inference_mode():
+        for each in (ours, theirs):
+            each.begin(TAPS)
+            each.prefill(text[:40])
+        for start, stop in pairwise(ends):
+            found, expected = ours.extend(text[start:stop]), theirs.extend(text[start:stop])
+            for one, other in zip(found, expected, strict=True):
+                torch.testing.assert_close(one, other, atol=3e-4, rtol=1e-4)
+
+
+def test_bfloat16_is_nearer_to_float32_than_torch_is() -> None:
+    """Between the weights numbers stay float32, so less is rounded than where each operator rounds."""
+    ratios = []
+    for name in FAMILIES:
+        exact = logits_of(widened(name))
+        ours, theirs = (logits_of(target(name, torch.bfloat16, compiled=way)) for way in (True, False))
+        errors = [float((found - exact).square().mean()) for found in (ours, theirs)]
+        ratios.append(errors[0] / errors[1])
+    assert max(ratios) < 2 and statistics.geometric_mean(ratios) < 0.8, ratios
+
+
+def logits_of(model: TargetModel) -> torch.Tensor:
+    with torch.inference_mode():
+        model.begin(TAPS)
+        model.prefill(ids(60)[:40])
+        logits, features = model.extend(ids(60)[40:])
+    assert features.dtype is model.dtype
+    return logits.float()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_row_is_the_same_whoever_shares_its_call(name: str, dtype: torch.dtype) -> None:
+    """What losslessness rests on: verifying K guesses says, bit for bit, what decoding one by one says."""
+    model, text = target(name, dtype), ids(40 + MOST_ROWS)
+    with torch.inference_mode():
+        model.begin(TAPS)
+        model.prefill(text[:40])
+        alone = [model.extend(token[None]) for token in text[40:]]
+        for rows in (2, 3, 4, 5, 8, 13, MOST_ROWS):
+            model.truncate(40)
+            found = [model.extend(part) for part in text[40:].split(rows)]
+            for index in (0, 1):
+                assert torch.equal(torch.cat([f[index] for f in found]), torch.cat([a[index] for a in alone]))
+
+
+def test_the_number_of_threads_changes_nothing() -> None:
+    model, text, threads = target("llama", torch.float32), ids(50), torch.get_num_threads()
+    found = []
+    with torch.inference_mode():
+        model.begin(())
+        model.prefill(text[:40])
+        try:
+            for count in (1, 2, 3, 8):
+                torch.set_num_threads(count)
+                found.append(model.extend(text[40:])[0])
+                model.truncate(40)
+        finally:
+            torch.set_num_threads(threads)
+    assert all(torch.equal(found[0], other) for other in found)
+
+
+def test_what_a_longer_text_left_behind_is_not_read() -> None:
+    fresh, used = target("llama", torch.float32), target("llama", torch.float32)
+    text = ids(60)
+    with torch.inference_mode():
+        used.begin(())
+        used.prefill(text.flip(0))
+        found = []
+        for each in (fresh, used):
+            each.begin(())
+            each.prefill(text[:10])
+            found.append(each.extend(text[10:13])[0])
+    assert torch.equal(*found)
+
+
+def test_sizes_that_are_no_whole_vectors_are_left_to_torch() -> None:
+    for changes in ({"head_dim": 8}, {"hidden_size": 40}, {"intermediate_size": 72}):
+        assert TargetModel(tiny_model(**changes), id="t", max_context=32).forward.name == "fused"
+
+
+def test_prompts_and_long_texts_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, rows = target("llama", torch.float32), []
+    run = model.forward.steps.run  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        model.forward.steps,  # type: ignore[attr-defined]
+        "run",
+        lambda ids, *rest: (rows.append(len(ids)), run(ids, *rest))[1],
+    )
+    with torch.inference_mode():
+        model.begin(())
+        model.prefill(ids(3))
+        for count in (1, MOST_ROWS, MOST_ROWS + 1, 2):
+            model.extend(ids(count))
+    assert rows == [1, MOST_ROWS, 2]
