@@ -96,7 +96,7 @@ def _seeded() -> None:
 @pytest.fixture
 def torch_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is computed by torch's operators, as on a GPU: what records operators can then see all."""
-    from draftboard.measure import linear, steps
+    from draftboard.measure import block_parts, linear, steps
 
-    for module in (linear, steps):
+    for module in (block_parts, linear, steps):
         monkeypatch.setattr(module, "kernels", lambda: None)

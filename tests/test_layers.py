@@ -11,16 +11,19 @@ from torch import Tensor
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from draftboard.drafter import UserError
+from draftboard.measure import block_parts
 from draftboard.measure.attention import additive, attend
 from draftboard.measure.sampling import Randomness, Sampler
 from draftboard.record.records import Sampling
 from draftboard_drafters._layers import (
+    Attention,
     DecoderLayer,
     Geometry,
     KVCache,
     RMSNorm,
     Rope,
     Rotary,
+    Rows,
     Sight,
     Vocabulary,
     joined,
@@ -89,10 +92,13 @@ def causal_layer(family: str) -> tuple[Any, DecoderLayer, KVCache, Rotary]:
     return model, layer, cache, angles
 
 
+@pytest.mark.parametrize("way", ["compiled", "torch"])
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.inference_mode()
-def test_a_decoder_layer_is_transformers_layer(family: str) -> None:
+def test_a_decoder_layer_is_transformers_layer(family: str, way: str, request: pytest.FixtureRequest) -> None:
     """In one go and in portions over the cache."""
+    if way == "torch":
+        request.getfixturevalue("torch_only")
     model, layer, cache, angles = causal_layer(family)
     x, rows = torch.randn(9, SIZES["hidden_size"]), 9
     mask = torch.full((rows, rows), -torch.inf).triu(1)[None, None]
@@ -103,8 +109,7 @@ def test_a_decoder_layer_is_transformers_layer(family: str) -> None:
         start, ours = 0, []
         for count in portions:
             place = slice(start, start + count)
-            seen = Sight(causal=True).mask(place, CPU)
-            ours.append(layer(x[place], angles.at(place), cache, 0, place, seen))
+            ours.append(layer(x[place], Rows(place, Sight(causal=True), angles), cache, 0))
             start += count
         torch.testing.assert_close(torch.cat(ours), theirs.view(rows, -1), atol=1e-5, rtol=1e-5)
 
@@ -198,6 +203,35 @@ def test_what_three_rows_after_three_positions_see(name: str) -> None:
     assert drawn == expected
 
 
+@pytest.mark.parametrize("qk_norm", [False, True])
+@pytest.mark.parametrize("sight", [Sight(), Sight(causal=True), Sight(window=9), Sight(window=4)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.inference_mode()
+def test_a_compiled_layer_is_the_layer_by_operators(
+    sight: Sight, qk_norm: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a context, with an input wider than the states, in both dtypes; with windows that hide something,
+    both go by operators."""
+    geometry = Geometry(
+        hidden_size=32, intermediate_size=48, heads=6, kv_heads=2, head_dim=16, eps=1e-5, qk_norm=qk_norm
+    )
+    sizes = {"q_proj": (96, 64), "k_proj": (32, 64), "v_proj": (32, 64), "o_proj": (32, 96)}
+    parameters = {f"{name}.weight": torch.randn(size).to(dtype) / 8 for name, size in sizes.items()}
+    parameters |= {f"{name}_norm.weight": (1 + torch.randn(16) / 5).to(dtype) for name in "qk"}
+    table = Rotary(Rope(PLAIN, 64), 16, 24, dtype, CPU)
+    x, found = torch.randn(8, 64).to(dtype), []
+    for missing in (False, True):
+        if missing:
+            monkeypatch.setattr(block_parts, "kernels", lambda: None)
+        attention, cache = Attention(parameters, geometry), KVCache(1, 2, 16, 24, dtype, CPU)
+        attention(x[:5], Rows(slice(0, 5), Sight(causal=True), table), cache, 0)
+        found.append((attention(x[5:], Rows(slice(5, 8), sight, table), cache, 0), cache.layers[0]))
+    for one, other in zip(*found, strict=True):
+        assert one.dtype is dtype
+        close = {"atol": 1e-5, "rtol": 1e-4} if dtype is torch.float32 else {"atol": 0.05, "rtol": 0.02}
+        torch.testing.assert_close(one, other, **close)
+
+
 @pytest.mark.parametrize("added", [False, True], ids=["bool", "additive"])
 def test_attention_is_softmax_over_what_is_seen(added: bool) -> None:
     query, keys, values = torch.randn(2, 4, 8), torch.randn(2, 5, 8), torch.randn(2, 5, 8)
@@ -270,9 +304,9 @@ def test_the_cache_can_be_cut_back() -> None:
 
     def last(states: Tensor) -> Tensor:
         place = slice(2, 4)
-        return layer(states, angles.at(place), cache, 0, place, Sight(causal=True).mask(place, CPU))
+        return layer(states, Rows(place, Sight(causal=True), angles), cache, 0)
 
-    layer(x[:2], angles.at(slice(0, 2)), cache, 0, slice(0, 2), Sight(causal=True).mask(slice(0, 2), CPU))
+    layer(x[:2], Rows(slice(0, 2), Sight(causal=True), angles), cache, 0)
     first = last(x[2:])
     last(torch.randn(2, SIZES["hidden_size"]))
     assert torch.equal(last(x[2:]), first)

@@ -17,6 +17,7 @@ from draftboard_drafters._layers import (
     Place,
     Places,
     Rotary,
+    Rows,
     blank_numbers,
     index_of,
     joined,
@@ -103,10 +104,9 @@ class Backbone:
 
     def _states(self, anchor: Tensor, place: Place) -> Tensor:
         x = self.embed(torch.cat([anchor, self.masks]))
-        angles = self.rotary.at(index_of(place))
-        masks = {sight: sight.mask(place, x.device) for sight in set(self.sights)}
+        rows = {sight: Rows(place, sight, self.rotary) for sight in set(self.sights)}
         for index, (layer, sight) in enumerate(zip(self.layers, self.sights, strict=True)):
-            x = layer(x, angles, self.cache, index, place, masks[sight])
+            x = layer(x, rows[sight], self.cache, index)
         return self.norm(x)[self.first :]
 
 

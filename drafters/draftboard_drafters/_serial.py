@@ -12,14 +12,13 @@ from torch import Tensor
 from draftboard.drafter import Draft, DraftSampler, Target, UserError
 from draftboard.measure.graphs import Piece, Replays, Results
 from draftboard_drafters._layers import (
-    Angles,
     KVCache,
     Place,
     Places,
     Rotary,
+    Rows,
     Sight,
     blank_numbers,
-    index_of,
     numbers_for,
 )
 from draftboard_drafters.checkpoints import Checkpoint, Served
@@ -34,16 +33,8 @@ class Step(Protocol):
     def fuse(self, taps: Tensor) -> Tensor:
         """Features [n, H] from the target's states [n, T, Ht]."""
 
-    def __call__(
-        self,
-        embedded: Tensor,
-        feature: Tensor,
-        angles: Angles,
-        cache: KVCache,
-        place: Place,
-        mask: Tensor | None,
-    ) -> Tensor:
-        """States [n, H] from the embeddings [n, H] and features [n, H] of the positions in `place`."""
+    def __call__(self, embedded: Tensor, feature: Tensor, rows: Rows, cache: KVCache) -> Tensor:
+        """States [n, H] from the embeddings [n, H] and features [n, H] of the rows' positions."""
 
 
 class SerialDrafter:
@@ -163,9 +154,8 @@ class SerialDrafter:
         return torch.cat([none, *tokens]), torch.cat(laws) if laws else None
 
     def _run(self, tokens: Tensor, feature: Tensor, place: Place) -> Tensor:
-        mask = Sight(causal=True).mask(place, tokens.device)
-        embedded = self.vocabulary.embed(tokens)
-        return self.step(embedded, feature, self.rotary.at(index_of(place)), self.cache, place, mask)
+        rows = Rows(place, Sight(causal=True), self.rotary)
+        return self.step(self.vocabulary.embed(tokens), feature, rows, self.cache)
 
     def _recycled(self, state: Tensor) -> Tensor:
         return self.norm(state) if self.switches.recycle_normed else state

@@ -24,13 +24,12 @@ from torch import Tensor
 from draftboard.drafter import Card, Claim, Drafter, DraftSampler, Target, UserError
 from draftboard_drafters import checkpoints
 from draftboard_drafters._layers import (
-    Angles,
     Attention,
     DecoderLayer,
     Geometry,
     KVCache,
-    Place,
     Rope,
+    Rows,
     SwiGLU,
     joined,
     part,
@@ -96,23 +95,15 @@ class Eagle3Step:
         joint = taps.flatten(1)
         return self.fc(joint if self.input_norm is None else self.input_norm(joint))
 
-    def __call__(
-        self,
-        embedded: Tensor,
-        feature: Tensor,
-        angles: Angles,
-        cache: KVCache,
-        place: Place,
-        mask: Tensor | None,
-    ) -> Tensor:
-        """y [n, H] from embeddings and features [n, H] of the positions in `place`."""
+    def __call__(self, embedded: Tensor, feature: Tensor, rows: Rows, cache: KVCache) -> Tensor:
+        """y [n, H] from embeddings and features [n, H] of the rows' positions."""
         normed = self.feature_norm(feature)
         x = torch.cat([self.embedding_norm(embedded), normed], dim=-1)
         y = normed if self.norm_before_residual else feature
-        y = y + self.attention(x, angles, cache, 0, place, mask)
+        y = y + self.attention(x, rows, cache, 0)
         y = y + self.mlp(self.post_norm(y))
         for index, layer in enumerate(self.rest, start=1):
-            y = layer(y, angles, cache, index, place, mask)
+            y = layer(y, rows, cache, index)
         return y
 
 

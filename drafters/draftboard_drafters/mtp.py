@@ -28,7 +28,7 @@ from torch import Tensor
 
 from draftboard.drafter import FINAL_NORM, Card, Claim, Drafter, DraftSampler, Target
 from draftboard_drafters import checkpoints
-from draftboard_drafters._layers import Angles, DecoderLayer, Geometry, KVCache, Place, Rope, joined, part
+from draftboard_drafters._layers import DecoderLayer, Geometry, KVCache, Rope, Rows, joined, part
 from draftboard_drafters._serial import SerialDrafter
 from draftboard_drafters.checkpoints import Checkpoint, Plan, Serial, Served, Spec, serial
 from draftboard_drafters.checkpoints.random import randomised
@@ -75,19 +75,11 @@ class MtpStep:
         """h [n, H] from the one tap [n, 1, H]."""
         return taps[:, 0]
 
-    def __call__(
-        self,
-        embedded: Tensor,
-        feature: Tensor,
-        angles: Angles,
-        cache: KVCache,
-        place: Place,
-        mask: Tensor | None,
-    ) -> Tensor:
-        """y [n, H] from embeddings and features [n, H] of the positions in `place`."""
+    def __call__(self, embedded: Tensor, feature: Tensor, rows: Rows, cache: KVCache) -> Tensor:
+        """y [n, H] from embeddings and features [n, H] of the rows' positions."""
         parts = [self.embedding_norm(embedded), self.hidden_norm(feature)]
         x = self.fc(torch.cat(parts if self.embedding_first else parts[::-1], dim=-1))
-        return self.layer(x, angles, cache, 0, place, mask)
+        return self.layer(x, rows, cache, 0)
 
 
 def drafter(

@@ -12,7 +12,7 @@ layer (`self_attn.q_proj.weight`); `part(tensors, "layers.0.")` gives a layer's 
 from __future__ import annotations
 
 from draftboard.measure.cache import KVCache
-from draftboard_drafters._layers.attention import Attention, Geometry, Place, Places, Sight, index_of
+from draftboard_drafters._layers.attention import Attention, Geometry, Place, Places, Rows, Sight, index_of
 from draftboard_drafters._layers.decoder import DecoderLayer, SwiGLU
 from draftboard_drafters._layers.parameters import Parameters, joined, part
 from draftboard_drafters._layers.rms_norm import RMSNorm
@@ -31,6 +31,7 @@ __all__ = [
     "RMSNorm",
     "Rope",
     "Rotary",
+    "Rows",
     "Sight",
     "SwiGLU",
     "Vocabulary",

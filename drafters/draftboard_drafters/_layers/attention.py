@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from draftboard.measure.attention import attend
+from draftboard.measure.block_parts import Heads, attention_call, few
 from draftboard.measure.cache import KVCache
 from draftboard_drafters._layers.parameters import Parameters, joined
 from draftboard_drafters._layers.rms_norm import RMSNorm
-from draftboard_drafters._layers.rotary import Angles, rotate
+from draftboard_drafters._layers.rotary import Angles, Rotary, rotate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,32 @@ class Sight:
         return mask
 
 
+class Rows:
+    """The rows of one forward: where they stand, how they are turned, what they see. Made once a forward."""
+
+    def __init__(self, place: Place, sight: Sight, rotary: Rotary) -> None:
+        self.place, self.sight, self.rotary = place, sight, rotary
+
+    @cached_property
+    def angles(self) -> Angles:
+        """Of the rows' positions."""
+        return self.rotary.at(index_of(self.place))
+
+    @cached_property
+    def mask(self) -> Tensor | None:
+        """See `Sight.mask`."""
+        return self.sight.mask(self.place, self.rotary.cos.device)
+
+    @property
+    def start(self) -> int | None:
+        """The first row's position, where the host knows it, no window hides anything, and heads turn whole;
+        else None."""
+        window, place = self.sight.window, self.place
+        if isinstance(place, Places) or self.rotary.table is None:
+            return None
+        return place.start if window is None or place.stop <= window else None
+
+
 class Attention:
     """q_proj, k_proj, v_proj as one product, attention over the cache, o_proj.
 
@@ -100,23 +128,31 @@ class Attention:
         self.geometry = geometry
         self.qkv = joined(parameters, "q_proj", "k_proj", "v_proj")
         self.out = joined(parameters, "o_proj")
+        norms: list[RMSNorm] = []
         if geometry.qk_norm:
             self.q_norm = geometry.norm(parameters["q_norm.weight"])
             self.k_norm = geometry.norm(parameters["k_norm.weight"])
+            norms = [self.q_norm, self.k_norm]
+        heads = Heads(
+            geometry.heads, geometry.kv_heads, geometry.head_dim, geometry.eps, *(n.weight for n in norms)
+        )
+        self.call = None if geometry.output_gate else attention_call(self.qkv, self.out, heads)
 
-    def __call__(
-        self, x: Tensor, angles: Angles, cache: KVCache, layer: int, place: Place, mask: Tensor | None
-    ) -> Tensor:
-        """x [n, in] at the positions in `place`, which it fills in the cache's layer. Returns [n, H]."""
+    def __call__(self, x: Tensor, rows: Rows, cache: KVCache, layer: int) -> Tensor:
+        """x [n, in] at the rows' positions, which it fills in the cache's layer. Returns [n, H]."""
+        start, table = rows.start, rows.rotary.table
+        if self.call is not None and start is not None and table is not None and few(x):
+            return self.call(x, cache, layer, start, table, causal=rows.sight.causal)
         queries, gate, keys, values = self._project(x)
-        store, heads = cache.layers[layer], self.geometry.heads
-        turned = rotate(torch.cat([queries, keys], dim=1), angles)
+        place, store, heads = rows.place, cache.layers[layer], self.geometry.heads
+        turned = rotate(torch.cat([queries, keys], dim=1), rows.angles)
         queries, keys = turned[:, :heads], turned[:, heads:]
         fresh = torch.cat([keys, values], dim=1).transpose(0, 1)
         if isinstance(place, slice):
             store.narrow(1, place.start, len(x)).copy_(fresh)
         else:
             store.index_copy_(1, place.at, fresh)
+        mask = rows.mask
         wide = None if mask is None else mask.repeat(heads // self.geometry.kv_heads, 1)
         seen_keys, seen_values = store.narrow(1, 0, place.stop).chunk(2)
         seen = attend(queries, seen_keys, seen_values, wide)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
+from draftboard.measure.block_parts import few, mlp_call
 from draftboard.measure.cache import KVCache
-from draftboard_drafters._layers.attention import Attention, Geometry, Place
+from draftboard_drafters._layers.attention import Attention, Geometry, Rows
 from draftboard_drafters._layers.parameters import Parameters, joined, part
-from draftboard_drafters._layers.rotary import Angles
 
 
 class SwiGLU:
@@ -18,9 +18,12 @@ class SwiGLU:
         """Parameters `gate_proj.weight`, `up_proj.weight` [I, H] and `down_proj.weight` [H, I]."""
         self.gate_up = joined(parameters, "gate_proj", "up_proj")
         self.down = joined(parameters, "down_proj")
+        self.call = mlp_call(self.gate_up, self.down)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [n, H] to [n, H]."""
+        if self.call is not None and few(x):
+            return self.call(x)
         gate, up = self.gate_up(x).chunk(2, dim=-1)
         return self.down(F.silu(gate) * up)
 
@@ -35,9 +38,7 @@ class DecoderLayer:
         self.post_norm = geometry.norm(parameters["post_attention_layernorm.weight"])
         self.mlp = SwiGLU(part(parameters, "mlp."))
 
-    def __call__(
-        self, x: Tensor, angles: Angles, cache: KVCache, layer: int, place: Place, mask: Tensor | None
-    ) -> Tensor:
-        """x [n, H] at the positions in `place`, which it fills in the cache's layer. Returns [n, H]."""
-        x = x + self.attention(self.input_norm(x), angles, cache, layer, place, mask)
+    def __call__(self, x: Tensor, rows: Rows, cache: KVCache, layer: int) -> Tensor:
+        """x [n, H] at the rows' positions, which it fills in the cache's layer. Returns [n, H]."""
+        x = x + self.attention(self.input_norm(x), rows, cache, layer)
         return x + self.mlp(self.post_norm(x))

@@ -38,7 +38,8 @@ class Rotary:
     """The angles of positions 0 to length-1, computed once.
 
     `length` is what the drafter's cache holds: published drafters state the length they were trained with,
-    and are used far beyond it.
+    and are used far beyond it. `table` has the angles for compiled calls, None where only a part of a head
+    turns.
     """
 
     def __init__(
@@ -55,6 +56,12 @@ class Rotary:
         # The rotation swaps the halves and negates one; with the sign in the table, a roll does the rest.
         signed = torch.cat([-sin[:, : width // 2], sin[:, width // 2 :]], dim=-1)
         self.cos, self.sin = cos.unsqueeze(1).contiguous(), signed.unsqueeze(1).contiguous()
+        self.table = self._table() if width == head_dim else None
+
+    def _table(self) -> Tensor:
+        """float32 [length, head_dim]: each position's cosines, then its sines."""
+        half = self.cos.shape[-1] // 2
+        return torch.cat([self.cos[:, 0, :half], self.sin[:, 0, half:]], dim=-1).float().contiguous()
 
     def at(self, place: slice | Tensor) -> Angles:
         """The angles of the positions in `place`, a slice or int64 [n]."""

@@ -68,6 +68,12 @@ class Turned:
 class _Shifted:
     rotary: Rotary
     by: int
+    table: None = None
+
+    @property
+    def cos(self) -> Tensor:
+        cos: Tensor = self.rotary.cos
+        return cos
 
     def at(self, place: slice) -> Angles:
         return self.rotary.at(slice(place.start + self.by, place.stop + self.by))

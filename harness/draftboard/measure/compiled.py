@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from draftboard.measure.team import Team, team
 
+Call = Callable[[int, int], None]
+
 
 class Kernels:
-    """The compiled kernels. `forward` and `multiply` take the address of their record."""
+    """The compiled kernels. Each takes the address of its record and the number of threads."""
 
     def __init__(self, team: Team) -> None:
-        """Compiles the kernels, or reads their code where it was kept: about ten seconds or one."""
+        """Compiles the kernels, or reads their code where it was kept: twenty seconds or one."""
         from llvmlite import binding
 
         binding.load_library_permanently(team.library)
         _recompile_after_changes()
         from draftboard.measure import kernels
 
-        self._team = team
-        self._forward, self._multiply = (int(one.address or 0) for one in (kernels.forward, kernels.multiply))
+        def call(work: Any) -> Call:
+            return partial(team.run, int(work.address))
 
-    def forward(self, model: int, threads: int) -> None:
-        """Runs a `kernels.MODEL`, in `threads` threads."""
-        self._team.run(self._forward, model, threads)
-
-    def multiply(self, product: int, threads: int) -> None:
-        """Runs a `kernels.PRODUCT`, in `threads` threads."""
-        self._team.run(self._multiply, product, threads)
+        self.forward, self.multiply = call(kernels.forward), call(kernels.multiply)
+        self.attention, self.mlp = call(kernels.attention_alone), call(kernels.mlp_alone)
 
 
 @cache

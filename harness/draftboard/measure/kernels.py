@@ -19,7 +19,7 @@ import numpy as np
 from numba import cfunc, njit, types
 from numba.np.numpy_support import carray
 
-from draftboard.measure.vectors import LANES, dots, mixture, pointer
+from draftboard.measure.vectors import LANES, arrive, dots, mixture, pointer, seen
 
 PRODUCT = np.dtype(
     [(name, np.int64) for name in ("weight", "bias", "half", "outputs", "inner", "x", "rows", "out")],
@@ -46,23 +46,27 @@ MODEL = np.dtype(
         for name in (
             "half", "hidden", "heads", "kv_heads", "head_dim", "inter", "layers", "blocks", "norm", "head",
             "outputs", "capacity", "angles", "partner", "stride",
-            "rows", "start", "last_only", "x", "logits", "normed", "tap_step",
-            "shared", "own", "own_step",
+            "rows", "start", "last_only", "whole", "inner", "x", "result", "normed", "tap_step",
+            "meeting", "shared", "more", "own", "own_step",
         )
     ]
     + [("eps", np.float32), ("scale", np.float32)],
     align=True,
 )  # fmt: skip
-"""A model and one call: sizes, addresses, and room for what is computed.
+"""A model or a part of one, and one call: sizes, addresses, and room for what is computed.
 
 `angles`: float32 [capacity, head_dim], the cosines and then the sines of each position. The numbers of a head
-that turn together are i * `stride` and i * `stride` + `partner`. `shared` is room for all threads,
-`own` for each, `own_step` bytes apart.
+that turn together are i * `stride` and i * `stride` + `partner`. `shared` and `more` [rows, hidden] are room
+for all threads, `own` for each, `own_step` bytes apart. `meeting` is an int64, 0 when a call begins. Where
+`whole`, rows see each other.
 """
 
 _thread: Any = types.ExternalFunction("omp_get_thread_num", types.int32())
 _threads: Any = types.ExternalFunction("omp_get_num_threads", types.int32())
-_wait: Any = types.ExternalFunction("GOMP_barrier", types.void())
+_give_way: Any = types.ExternalFunction("sched_yield", types.int32())
+
+_PATIENCE = 2000
+"""Looks at a meeting place before a thread lets others have its processor: about 50 us."""
 
 _LOG2E, _LN2_HIGH, _LN2_LOW = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
 _ROUNDER = np.float32(12582912.0)
@@ -91,6 +95,17 @@ def share(count: int, unit: int, me: int, team: int) -> tuple[int, int]:
     """First and last + 1 of the `count` things that are thread `me`'s, in whole units."""
     units = (count + unit - 1) // unit
     return min(count, units * me // team * unit), min(count, units * (me + 1) // team * unit)
+
+
+@_part
+def wait(m: Any, team: int) -> None:
+    """Until all threads are here. An OpenMP barrier would spin for milliseconds while the thread that it
+    waits for has no processor, and a call has hundreds of them."""
+    goal, looks = (arrive(m.meeting) // team + 1) * team, 0
+    while seen(m.meeting) < goal:
+        looks += 1
+        if looks > _PATIENCE:
+            _give_way()
 
 
 @_part
@@ -257,8 +272,8 @@ def mix(half: int, shares: int, values: int, step: int, count: int, width: int, 
 
 @_part
 def attend(m: Any, layer: Any, row: int, head: int, query: int, out: int, scores: int, powers: int) -> None:
-    """One query over the keys and values up to its own position."""
-    count, size = m.start + row + 1, m.head_dim * (2 if m.half else 4)
+    """One query over the keys and values up to its own position or, where `whole`, up to the last row's."""
+    count, size = m.start + (m.rows if m.whole else row + 1), m.head_dim * (2 if m.half else 4)
     kv = head // (m.heads // m.kv_heads)
     keys = layer.cache + kv * m.capacity * size
     values = keys + m.kv_heads * m.capacity * size
@@ -293,45 +308,55 @@ def gate(rows: int, inter: int, first: int, last: int, both: int, out: int, spar
 
 
 @_part
-def attention(m: Any, layer: Any, me: int, team: int, own: int, wide: int, narrow: int) -> None:
-    """What attention adds to x. `wide` has room for queries, keys and values, `narrow` for what is seen."""
-    heads, size = m.heads + 2 * m.kv_heads, m.head_dim * 4
-    norms(m.x, layer.input_norm, m.rows, m.hidden, m.eps, own)
+def attention(m: Any, layer: Any, me: int, team: int, x: int, inner: int, own: int, out: int) -> None:
+    """From normed states x [rows, inner] to out [rows, hidden], of which each thread has its columns."""
+    heads, size, wide = m.heads + 2 * m.kv_heads, m.head_dim * 4, m.shared
+    found = wide + m.rows * heads * size
     first, last = share(heads * m.head_dim, LANES, me, team)
-    product(m.half, layer.qkv, layer.qkv_bias, first, last, m.hidden, own, m.rows, wide, heads * size)
-    _wait()
+    product(m.half, layer.qkv, layer.qkv_bias, first, last, inner, x, m.rows, wide, heads * size)
+    wait(m, team)
     first, last = share(m.rows * heads, 1, me, team)
     for task in range(first, last):
         enter(m, layer, task // heads, task % heads, wide + task * size, own)
-    _wait()
+    wait(m, team)
     powers = own + m.capacity * 4
     first, last = share(m.rows * m.heads, 1, me, team)
     for task in range(first, last):
         row, head = task // m.heads, task % m.heads
         query = wide + (row * heads + head) * size
-        attend(m, layer, row, head, query, narrow + task * size, own, powers)
-    _wait()
+        attend(m, layer, row, head, query, found + task * size, own, powers)
+    wait(m, team)
     first, last = share(m.hidden, LANES, me, team)
-    inner = m.heads * m.head_dim
-    product(m.half, layer.out, layer.out_bias, first, last, inner, narrow, m.rows, wide, m.hidden * 4)
-    add(first, last, m.rows, m.hidden, m.x, wide)
-    _wait()
+    width = m.heads * m.head_dim
+    product(m.half, layer.out, layer.out_bias, first, last, width, found, m.rows, out, m.hidden * 4)
 
 
 @_part
-def mlp(m: Any, layer: Any, me: int, team: int, own: int, wide: int, narrow: int) -> None:
-    """What the MLP adds to x."""
-    norms(m.x, layer.post_norm, m.rows, m.hidden, m.eps, own)
+def mlp(m: Any, layer: Any, me: int, team: int, x: int, own: int, out: int) -> None:
+    """From normed states x [rows, hidden] to out [rows, hidden], of which each thread has its columns."""
+    wide, gated = m.shared, m.shared + m.rows * m.inter * 8
     first, last = share(m.inter, LANES, me, team)
     for half in (0, m.inter):
         a, b = first + half, last + half
-        product(m.half, layer.gate_up, layer.gate_up_bias, a, b, m.hidden, own, m.rows, wide, m.inter * 8)
-    gate(m.rows, m.inter, first, last, wide, narrow, own)
-    _wait()
+        product(m.half, layer.gate_up, layer.gate_up_bias, a, b, m.hidden, x, m.rows, wide, m.inter * 8)
+    gate(m.rows, m.inter, first, last, wide, gated, own)
+    wait(m, team)
     first, last = share(m.hidden, LANES, me, team)
-    product(m.half, layer.down, layer.down_bias, first, last, m.inter, narrow, m.rows, wide, m.hidden * 4)
-    add(first, last, m.rows, m.hidden, m.x, wide)
-    _wait()
+    product(m.half, layer.down, layer.down_bias, first, last, m.inter, gated, m.rows, out, m.hidden * 4)
+
+
+@_part
+def block(m: Any, layer: Any, me: int, team: int, own: int, more: int) -> None:
+    """One decoder block: what attention and MLP have to add, added to x."""
+    first, last = share(m.hidden, LANES, me, team)
+    norms(m.x, layer.input_norm, m.rows, m.hidden, m.eps, own)
+    attention(m, layer, me, team, own, m.hidden, own, more)
+    add(first, last, m.rows, m.hidden, m.x, more)
+    wait(m, team)
+    norms(m.x, layer.post_norm, m.rows, m.hidden, m.eps, own)
+    mlp(m, layer, me, team, own, own, more)
+    add(first, last, m.rows, m.hidden, m.x, more)
+    wait(m, team)
 
 
 @_part
@@ -344,13 +369,11 @@ def tap(m: Any, to: int) -> None:
 @_part
 def run(m: Any, me: int, team: int) -> None:
     """All blocks and the head, as one of the team."""
-    own, wide = m.own + me * m.own_step, m.shared
-    narrow = wide + m.rows * max(2 * m.inter, (m.heads + 2 * m.kv_heads) * m.head_dim, m.hidden) * 4
+    own = m.own + me * m.own_step
     layers = carray(pointer(m.blocks), (m.layers,), LAYER)
     for index in range(m.layers):
         layer = layers[index]
-        attention(m, layer, me, team, own, wide, narrow)
-        mlp(m, layer, me, team, own, wide, narrow)
+        block(m, layer, me, team, own, m.more)
         if layer.tap and me == 0:
             tap(m, layer.tap)
     norms(m.x, m.norm, m.rows, m.hidden, m.eps, own)
@@ -360,13 +383,29 @@ def run(m: Any, me: int, team: int) -> None:
     skipped = m.rows - 1 if m.last_only else 0
     first, last = share(m.outputs, LANES, me, team)
     states, rows = own + skipped * m.hidden * 4, m.rows - skipped
-    product(m.half, m.head, 0, first, last, m.hidden, states, rows, m.logits, m.outputs * 4)
+    product(m.half, m.head, 0, first, last, m.hidden, states, rows, m.result, m.outputs * 4)
 
 
 @cfunc(types.void(types.voidptr), cache=True)
 def forward(facts: Any) -> None:
     """A thread's part of one call of a `MODEL`."""
     run(carray(facts, (1,), MODEL)[0], int(_thread()), int(_threads()))
+
+
+@cfunc(types.void(types.voidptr), cache=True)
+def attention_alone(facts: Any) -> None:
+    """A thread's part of a block's attention, from normed states `x` [rows, inner] to `result`."""
+    m, me = carray(facts, (1,), MODEL)[0], int(_thread())
+    layer = carray(pointer(m.blocks), (1,), LAYER)[0]
+    attention(m, layer, me, int(_threads()), m.x, m.inner, m.own + me * m.own_step, m.result)
+
+
+@cfunc(types.void(types.voidptr), cache=True)
+def mlp_alone(facts: Any) -> None:
+    """A thread's part of a block's MLP, from normed states `x` [rows, hidden] to `result`."""
+    m, me = carray(facts, (1,), MODEL)[0], int(_thread())
+    layer = carray(pointer(m.blocks), (1,), LAYER)[0]
+    mlp(m, layer, me, int(_threads()), m.x, m.own + me * m.own_step, m.result)
 
 
 @cfunc(types.void(types.voidptr), cache=True)

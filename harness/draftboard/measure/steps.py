@@ -23,6 +23,34 @@ _NAMES = ("qkv", "out", "gate_up", "down")
 _NORMS = ("input_norm", "q_norm", "k_norm", "post_norm")
 
 
+class Room:
+    """Memory for what a call of a `kernels.MODEL` computes on its way, for all threads and for each."""
+
+    def __init__(self, facts: np.ndarray) -> None:
+        """For calls of `facts`, whose sizes are known."""
+        self._facts, self._threads = facts, 0
+        self._meeting = np.zeros(8, np.int64)  # a cache line's worth
+        facts["meeting"] = self._meeting.ctypes.data
+
+    def threads(self) -> int:
+        """The number of threads that torch has now, with room for as many, who have not met yet."""
+        threads = torch.get_num_threads()
+        self._meeting[0] = 0
+        if threads > self._threads:
+            self._make(threads)
+        return threads
+
+    def _make(self, threads: int) -> None:
+        one, self._threads = self._facts[0], threads
+        heads = (2 * one["heads"] + 2 * one["kv_heads"]) * one["head_dim"]
+        own = max(MOST_ROWS * one["hidden"], 2 * one["capacity"], 2 * one["inter"], one["head_dim"])
+        self._shared = torch.empty(MOST_ROWS, max(heads, 3 * one["inter"]))
+        self._more = torch.empty(MOST_ROWS, one["hidden"])
+        self._own = torch.empty(threads, own)
+        one["shared"], one["more"] = address(self._shared), address(self._more)
+        one["own"], one["own_step"] = address(self._own), 4 * own
+
+
 class Steps:
     """Calls of 1 to `MOST_ROWS` rows that append to the cache of a fused forward.
 
@@ -39,20 +67,18 @@ class Steps:
         self._blocks = self._layers()
         self._facts = self._model()
         self._address = self._facts.ctypes.data
-        self._room(torch.get_num_threads())
+        self._room = Room(self._facts)
 
     def run(self, ids: Tensor, start: int, taps: tuple[int, ...], last_only: bool) -> tuple[Tensor, Tensor]:
         """Writes ids [m] into the cache at `start`. Returns float32 logits [m or 1, V], features
         [m, L, H]."""
-        rows, threads, facts = len(ids), torch.get_num_threads(), self._facts
-        if threads > self._threads:
-            self._room(threads)
+        rows, facts = len(ids), self._facts
         x = self._forward.embed(ids).float()
         features = self._tapped(x, taps)
         logits = torch.empty((1 if last_only else rows, len(self._head)))
         facts["rows"], facts["start"], facts["last_only"] = rows, start, last_only
-        facts["x"], facts["logits"] = x.data_ptr(), logits.data_ptr()
-        self._fast.forward(self._address, threads)
+        facts["x"], facts["result"] = x.data_ptr(), logits.data_ptr()
+        self._fast.forward(self._address, self._room.threads())
         return logits, features.to(self._forward.embedding.dtype)
 
     def _tapped(self, x: Tensor, taps: tuple[int, ...]) -> Tensor:
@@ -106,17 +132,6 @@ class Steps:
         for name, value in known.items():
             facts[name] = value
         return facts
-
-    def _room(self, threads: int) -> None:
-        """Room for what a call computes, for all threads and for each."""
-        forward, self._threads = self._forward, threads
-        width = (forward.heads + 2 * forward.kv_heads) * forward.head_dim
-        wide = max(2 * self.inter, width, self.hidden)
-        self._shared = torch.empty(MOST_ROWS * (wide + max(self.inter, width)))
-        own = max(MOST_ROWS * self.hidden, 2 * forward.cache.capacity, 2 * self.inter)
-        self._own = torch.empty(threads, own)
-        self._facts["shared"], self._facts["own"] = address(self._shared), address(self._own)
-        self._facts["own_step"] = 4 * own
 
     def _norm(self, weight: Tensor | None) -> int:
         """The address of a norm's factors in float32, kept here; 0 for None."""

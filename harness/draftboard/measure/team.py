@@ -18,7 +18,7 @@ MAPS = Path("/proc/self/maps")
 """What a Linux process has loaded."""
 
 _LOADED = re.compile(r"(/\S*/lib(?:gomp|omp|iomp5)[^/\s]*\.so[^/\s]*)$", re.MULTILINE)
-_NEEDED = ("GOMP_parallel", "GOMP_barrier", "omp_get_thread_num", "omp_get_num_threads")
+_NEEDED = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 
 
 class Team:

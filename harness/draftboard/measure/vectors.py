@@ -10,6 +10,7 @@ Everything is addressed in bytes. Nothing is checked: callers hand over multiple
 
 from __future__ import annotations
 
+import platform
 from typing import Any
 
 from llvmlite import ir
@@ -103,10 +104,33 @@ def _pointer(_context: Any, address: Any) -> Any:
     return types.voidptr(types.int64), lambda _c, b, _s, args: b.inttoptr(args[0], ir.IntType(8).as_pointer())
 
 
+def _arrive(_context: Any, address: Any) -> Any:
+    """Adds 1 to the int64 at an address, as one step in the eyes of all threads; returns what was there."""
+
+    def generate(_c: Any, b: ir.IRBuilder, _s: Any, args: Any) -> Any:
+        return b.atomic_rmw("add", b.inttoptr(args[0], _LONG.as_pointer()), _LONG(1), "acq_rel")
+
+    return types.int64(types.int64), generate
+
+
+def _seen(_context: Any, address: Any) -> Any:
+    """The int64 at an address, as other threads have left it, after a moment's rest."""
+
+    def generate(_c: Any, b: ir.IRBuilder, _s: Any, args: Any) -> Any:
+        if platform.machine() in ("x86_64", "AMD64"):
+            name, kind = "llvm.x86.sse2.pause", ir.FunctionType(ir.VoidType(), [])
+            b.call(b.module.globals.get(name) or ir.Function(b.module, kind, name), [])
+        return b.load_atomic(b.inttoptr(args[0], _LONG.as_pointer()), "acquire", 8)
+
+    return types.int64(types.int64), generate
+
+
 # In Python's eyes these are functions of other arguments than in a kernel's.
 dots: Any = intrinsic(prefer_literal=True)(_dots)
 mixture: Any = intrinsic(prefer_literal=True)(_mixture)
 pointer: Any = intrinsic(_pointer)
+arrive: Any = intrinsic(_arrive)
+seen: Any = intrinsic(_seen)
 
 
 def _loop(b: ir.IRBuilder, end: ir.Value, stride: int, sums: int, step: Any) -> list[ir.Value]:
