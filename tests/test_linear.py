@@ -93,5 +93,17 @@ def test_without_the_kernels_it_is_the_plain_product(monkeypatch: pytest.MonkeyP
     assert torch.equal(pack(weight)(x), F.linear(x, weight))
 
 
+@pytest.mark.parametrize("native", [True, False])
+def test_many_rows_of_bfloat16_are_near_whatever_the_processor(
+    native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linear, "native_bfloat16", lambda: native)
+    weight, x, bias = (torch.randn(size).to(torch.bfloat16) for size in ((24, 48), (40, 48), (24,)))
+    found = pack(weight, bias)(x)
+    assert found.dtype is torch.bfloat16
+    exact = F.linear(x.float(), weight.float(), bias.float())
+    torch.testing.assert_close(found.float(), exact, atol=0.1, rtol=0.02)
+
+
 def test_native_bfloat16_is_told() -> None:
     assert isinstance(native_bfloat16(), bool)

@@ -9,6 +9,7 @@ plain products. Nothing is laid out anew, so a head may share the embedding's me
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import torch
@@ -44,6 +45,15 @@ def streams(weight: Tensor) -> bool:
     )
 
 
+def many(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x [n, in] times weight [out, in] by torch. Where the processor has no products of bfloat16, they are
+    taken in float32: widening the weight costs less than what torch does instead, from a few rows on."""
+    if x.dtype is torch.bfloat16 and x.device.type == "cpu" and len(x) > MOST_ROWS and not native_bfloat16():
+        return F.linear(x.float(), weight.float(), None if bias is None else bias.float()).to(x.dtype)
+    return F.linear(x, weight, bias)
+
+
+@cache
 def native_bfloat16() -> bool:
     """Whether this CPU multiplies bfloat16 in hardware (AVX-512 BF16 or AMX)."""
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()) and torch.cpu._is_avx512_bf16_supported()
@@ -54,7 +64,7 @@ class _Plain:
         self.weight, self.bias = weight, bias
 
     def __call__(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
+        return many(x, self.weight, self.bias)
 
 
 class Streamed:
@@ -71,7 +81,7 @@ class Streamed:
     def __call__(self, x: Tensor) -> Tensor:
         rows, dtype = len(x), x.dtype
         if not 0 < rows <= MOST_ROWS:
-            return F.linear(x, self.weight, self.bias)
+            return many(x, self.weight, self.bias)
         wide = x.float().contiguous()
         out = torch.empty((rows, len(self.weight)), dtype=torch.float32)
         facts = self._facts
