@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import tempfile
@@ -131,3 +132,10 @@ def test_a_reader_that_leaves_is_no_verdict(form: str) -> None:
 def test_the_code_is_no_other_commands() -> None:
     taken = {*EXIT_CODES.values(), UserError.exit_code, cli.SOME_FAILED, cli.INTERRUPTED, cli.BROKEN_PROMISE}
     assert not {INTERNAL, cli.READER_GONE} & taken
+
+
+def test_what_is_left_at_the_end_is_not_searched_for_cycles(monkeypatch: pytest.MonkeyPatch) -> None:
+    gc.unfreeze()
+    assert ended(monkeypatch, UserError("a mistake")) == UserError.exit_code
+    assert gc.get_freeze_count() > 0
+    gc.unfreeze()

@@ -9,6 +9,7 @@ interrupted, what was measured is kept; 141 whoever read the output has left. Th
 
 from __future__ import annotations
 
+import gc
 import os
 import shlex
 import signal
@@ -80,6 +81,8 @@ def main() -> None:
             raise SystemExit(UserError.exit_code) from None
         print(f"draftboard: {report_fault(error)}", file=sys.stderr)
         raise SystemExit(INTERNAL) from None
+    finally:
+        gc.freeze()  # Python would search all that torch and transformers have made for cycles: two seconds
 
 
 def _to_the_end() -> None:

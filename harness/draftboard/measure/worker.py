@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import traceback
 from collections.abc import Mapping
@@ -34,6 +35,8 @@ def work(plan: Plan, run_id: str, journal_path: Path, errors: Mapping[int, str],
     except Exception as error:
         traceback.print_exc()
         parent.send(Refused(f"task {plan.task!r} on {plan.target!r}: {describe(error)}"))
+    finally:
+        gc.freeze()  # else the end of the process takes seconds, for which the parent waits
 
 
 def _work(plan: Plan, run_id: str, journal: Journal, errors: Mapping[int, str], parent: Connection) -> None:
