@@ -197,6 +197,14 @@ def test_the_same_arm_twice_is_refused(plan: Plan, tmp_path: Path) -> None:
         run(dataclasses.replace(plan, arms=(PLAIN, LOOKUP, ArmSpec("ngram", 3, {}))), tmp_path)
 
 
+@pytest.mark.parametrize("repeats, timed", [(0, False), (1, True)])
+def test_verifications_are_timed_where_the_plan_asks_for_it(
+    plan: Plan, tmp_path: Path, repeats: int, timed: bool
+) -> None:
+    record, _ = run(dataclasses.replace(plan, limit=1, verify_repeats=repeats), tmp_path)
+    assert bool(record.verify_ms) is timed
+
+
 def test_records_are_strict_json(plan: Plan, tmp_path: Path) -> None:
     outcome = runner.run_plan(dataclasses.replace(plan, limit=1), Store(tmp_path / "r"), Events())  # spawned
     for file in outcome.folder.glob("*.json"):

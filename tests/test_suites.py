@@ -76,6 +76,7 @@ def test_a_path_works_as_well_as_a_name(tmp_path: Path, suite: Suite) -> None:
         ("limit = 0", "limit must be at least 1, found 0"),
         ("repeats = 0", "repeats must be at least 1"),
         ("warmup = -1", "warmup must be at least 0"),
+        ("verify_repeats = -1", "verify_repeats must be at least 0"),
         ("temperature = -0.5", "temperature must be at least 0"),
         ("temperature = nan", r"mine\.toml: suite\.temperature: expected a finite number, found nan"),
         ("temperature = inf", r"suite\.temperature: expected a finite number, found inf"),

@@ -20,7 +20,7 @@ def close(session: Session) -> None:
     measured = opened.target.reference()  # before checks that capture forwards of their own
     graphs = {arm.id: arm.graphs for arm in opened.arms}
     traces = {arm.id: _traces(session, arm) for arm in opened.arms}
-    curve = verify_curve(opened.target, _middle(traces.values()), repeats=opened.plan.verify_repeats)
+    curve = _curve(opened, traces.values())
     findings = compare(opened, traces, session.send)
     session.journal.append(
         "closed",
@@ -38,6 +38,12 @@ def close(session: Session) -> None:
 def is_closed(journal: Journal) -> bool:
     """Whether the run in a journal is finished but for its telemetry."""
     return any(entry.kind == "closed" for entry in journal.read())
+
+
+def _curve(opened: Opened, traces: Iterable[Sequence[Trace]]) -> dict[int, float]:
+    """T_verify(m) by m, where the plan asks for it."""
+    repeats = opened.plan.verify_repeats
+    return verify_curve(opened.target, _middle(traces), repeats=repeats) if repeats else {}
 
 
 def _traces(session: Session, arm: LiveArm) -> list[Trace]:

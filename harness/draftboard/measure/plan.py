@@ -37,7 +37,7 @@ class Plan:
     telemetry_s: float = 0.0
     """Seconds that each arm runs under sampling after all timing; 0 for no such pass."""
     verify_repeats: int = 1
-    """Forwards timed for each number of rows of T_verify(m)."""
+    """Forwards timed for each number of rows of T_verify(m); 0 for none."""
     max_context: int | None = None
     """The most positions that the caches may hold; None for as many as the prompts need."""
     command: str = ""

@@ -89,7 +89,7 @@ class Suite:
     """The most positions that the caches may hold; prompts that may need more are left out. None: as many as
     the prompts need."""
     verify_repeats: int = 9
-    """Forwards timed for each number of rows of T_verify(m), after all replies."""
+    """Forwards timed for each number of rows of T_verify(m), after all replies; 0 for none."""
 
     def __post_init__(self) -> None:
         known = [arm.drafter for arm in self.arms]
@@ -160,7 +160,7 @@ _LEAST = {
     "top_k": 1,
     "telemetry_s": 0,
     "max_context": 1,
-    "verify_repeats": 1,
+    "verify_repeats": 0,
 }
 
 
