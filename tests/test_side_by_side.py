@@ -315,3 +315,14 @@ def test_a_run_that_ends_badly_is_told_with_its_last_line(tmp_path: Path) -> Non
     pair = Build("base", ROOT, script), Build("candidate", ROOT, script)
     with pytest.raises(UserError, match=r"base build's run ended with code 2: no such suite \(log: "):
         versus.measure_session(pair, "gate", tmp_path / "work", "cpu", 0)
+
+
+def test_only_a_run_that_another_waits_for_forks_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ADDRESS, raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert runner.start_method() == "spawn"
+    monkeypatch.setenv(ADDRESS, "/a/line")
+    assert runner.start_method() == "fork"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert runner.start_method() == "spawn"

@@ -66,7 +66,9 @@ def run_plans(chosen: Sequence[Plan], results: Path, console: Console, *, resume
     for plan in chosen:
         try:
             with Progress(console, Path(plan.task).stem) as watch:
-                outcome = runner.run_plan(plan, store, watch, resume=resume)
+                outcome = runner.run_plan(
+                    plan, store, watch, resume=resume, start_method=runner.start_method()
+                )
         except UserError as error:
             if len(chosen) == 1:
                 raise

@@ -7,7 +7,9 @@ journal, so a run always ends with a row for every arm.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import secrets
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,6 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import torch
 from filelock import FileLock, Timeout
 
 from draftboard.errors import UserError
@@ -26,6 +29,7 @@ from draftboard.measure.out_of_memory import death_words
 from draftboard.measure.plan import Plan
 from draftboard.measure.session import replies_in
 from draftboard.measure.telemetry_pass import is_due, with_telemetry
+from draftboard.measure.turns import ADDRESS
 from draftboard.measure.worker import work
 from draftboard.record.codec import from_json
 from draftboard.record.journal import Journal
@@ -55,7 +59,7 @@ def run_plan(
 ) -> Outcome:
     """Measures a plan to its end and stores it. `resume` continues the newest interrupted run of the plan.
 
-    `start_method` is multiprocessing's: a spawned worker shares nothing with this process.
+    `start_method` is multiprocessing's.
 
     Raises UserError when the run cannot start or its baseline fails; KeyboardInterrupt passes through. In
     both cases the journal keeps what was measured.
@@ -73,6 +77,13 @@ def run_plan(
         folder = _stored(store, run) or store.write_run(run, arms)
         journal.path.unlink()
     return Outcome(folder, run, tuple(f"{arm.drafter}: {arm.error}" for arm in arms if arm.error is not None))
+
+
+def start_method() -> str:
+    """How a worker begins: spawned, it shares nothing with this process. Where another build waits for it, it
+    is forked, and need not import again what takes seconds; never where CUDA may be used."""
+    waited_for = ADDRESS in os.environ and sys.platform == "linux"
+    return "fork" if waited_for and not torch.cuda.is_available() else "spawn"
 
 
 def _stored(store: Store, run: RunRecord) -> Path | None:
