@@ -206,3 +206,9 @@ def test_reading_a_suite_does_not_load_torch() -> None:
     code = "import sys; from draftboard.record.suites import load_suite as load; load('quick'); "
     code += "sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_the_gates_suite_takes_no_time_for_what_is_not_judged() -> None:
+    gate = load_suite("gate")
+    assert (gate.telemetry_s, gate.verify_repeats, gate.repeats, gate.limit) == (0, 0, 1, None)
+    assert (gate.max_new_tokens, arms(gate)) == (8, [("none", None), ("ngram", 4)])
