@@ -21,10 +21,11 @@ LINUX = pytest.mark.skipif(sys.platform != "linux", reason="NOT RUN: only Linux 
 @pytest.fixture(autouse=True)
 def _asked_anew() -> Iterator[None]:
     """Before, since an answer may be known already, and afterwards, since a test's is not true."""
-    for answer in (kernels_missing, team.team):
+    answers = (kernels, kernels_missing, compiled._made, team.team)
+    for answer in answers:
         answer.cache_clear()
     yield
-    for answer in (kernels_missing, team.team):
+    for answer in answers:
         answer.cache_clear()
 
 
@@ -32,12 +33,12 @@ def test_torchs_own_threads_come_first(monkeypatch: pytest.MonkeyPatch, tmp_path
     home = Path(torch.__file__).parent
     maps = tmp_path / "maps"
     lines = [
-        "7f0-7f1 r-xp 0 0:0 1    /opt/other/libgomp.so.1.0.0",
+        "7f0-7f1 r-xp 0 0:0 1    /opt/other one/libgomp.so.1.0.0",
         f"7f2-7f3 r-xp 0 0:0 2 {home}/lib/libgomp-1.so",
     ]
     maps.write_text("\n".join([*lines, *lines, "7f4-7f5 r-xp 0 0:0 3 /lib/libgompertz.txt", ""]))
     monkeypatch.setattr(team, "MAPS", maps)
-    assert team._libraries() == [f"{home}/lib/libgomp-1.so", "/opt/other/libgomp.so.1.0.0"]
+    assert team._libraries() == [f"{home}/lib/libgomp-1.so", "/opt/other one/libgomp.so.1.0.0"]
 
 
 @LINUX
@@ -83,20 +84,47 @@ def test_without_fused_products_everything_is_left_to_torch(monkeypatch: pytest.
         assert kernels_missing() == "the processor does not fuse products and sums"
 
 
-@pytest.mark.skipif(kernels() is None, reason=f"NOT RUN: {kernels_missing()}")
-def test_the_code_is_kept_and_made_anew_when_a_part_of_it_changed(tmp_path: Path) -> None:
+def test_what_cannot_be_compiled_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(team: object) -> None:
+        raise RuntimeError("no locator available")
+
+    monkeypatch.setattr(compiled, "Kernels", broken)
+    missing = kernels_missing()
+    if team.team() is not None:
+        assert missing is not None and "could not be compiled" in missing and "no locator" in missing
+    assert kernels() is None
+
+
+def test_code_is_made_anew_when_a_part_of_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """numba goes by one file's date; the instructions that it is made of stand in another."""
-    source, part = (Path(compiled.__file__).with_name(name) for name in ("kernels.py", "vectors.py"))
-    before = source.stat().st_mtime
-    try:
-        os.utime(part, (before + 5, before + 5))
-        compiled._recompile_after_changes()
-        assert source.stat().st_mtime > before
-    finally:
-        for path in (source, part):
-            os.utime(path, (before, before))
+    monkeypatch.setattr(compiled, "__file__", str(tmp_path / "compiled.py"))
+    source, part = tmp_path / "kernels.py", tmp_path / "vectors.py"
+    for path, age in ((source, 1000), (part, 2000)):
+        path.write_text("")
+        os.utime(path, (age, age))
+    compiled._recompile_after_changes()
+    kept = source.stat().st_mtime
+    assert kept > 2000
+    compiled._recompile_after_changes()
+    assert source.stat().st_mtime == kept
+    source.unlink()
+    compiled._recompile_after_changes()  # nothing to be done about it
 
 
-def test_reading_results_needs_no_numba() -> None:
-    code = "import sys, draftboard.cli; sys.exit('numba' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+def test_threads_are_asked_for_their_number_by_their_own_library() -> None:
+    found = team.team()
+    if found is not None:
+        own = ctypes.CDLL(found.library)
+        for name, place in found.symbols().items():
+            assert place == ctypes.cast(getattr(own, name), ctypes.c_void_p).value
+
+
+def test_reading_results_needs_no_numba(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom draftboard import cli\nsys.argv = ['draftboard', 'results', '--out', sys.argv[1]]\n"
+        "try:\n    cli.main()\nfinally:\n    assert 'numba' not in sys.modules"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert "AssertionError" not in done.stderr and "numba" not in done.stderr, done.stderr

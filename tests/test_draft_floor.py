@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from draftboard.measure import plugins
+from draftboard.measure import block_parts, plugins
 from draftboard.measure.linear import pack
 from draftboard.measure.sampling import Randomness, Sampler
 from draftboard.record.records import Sampling
@@ -75,6 +75,23 @@ def test_the_targets_head_counts_where_it_is_read(bench: Any) -> None:
     }
     head = target.vocab_size * target.hidden_size * 4
     assert read[2] - read[1] == read[3] - read[2] > head
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("name", ["eagle3", "dflash"])
+def test_a_layers_compiled_calls_count(bench: Any, name: str) -> None:
+    """By the halves of a layer as by single products: what is read is the same."""
+    target = tiny_target()
+    module = plugins.load(name, "draftboard_drafters")
+
+    def read() -> int:
+        built = module.example(target, sampler(), num_speculative_tokens=2)
+        return int(bench.read_bytes(target, built, sampler(), PROMPT))
+
+    compiled = read()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(block_parts, "kernels", lambda: None)
+        assert compiled == read() > 0
 
 
 def test_a_suites_drafters_with_weights_have_a_figure_and_one_that_fails_a_line(

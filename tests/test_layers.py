@@ -11,8 +11,9 @@ from torch import Tensor
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from draftboard.drafter import UserError
-from draftboard.measure import block_parts
+from draftboard.measure import block_parts, linear
 from draftboard.measure.attention import additive, attend
+from draftboard.measure.compiled import kernels, kernels_missing
 from draftboard.measure.sampling import Randomness, Sampler
 from draftboard.record.records import Sampling
 from draftboard_drafters._layers import (
@@ -99,6 +100,8 @@ def test_a_decoder_layer_is_transformers_layer(family: str, way: str, request: p
     """In one go and in portions over the cache."""
     if way == "torch":
         request.getfixturevalue("torch_only")
+    elif kernels() is None:
+        pytest.skip(f"NOT RUN: {kernels_missing()}")
     model, layer, cache, angles = causal_layer(family)
     x, rows = torch.randn(9, SIZES["hidden_size"]), 9
     mask = torch.full((rows, rows), -torch.inf).triu(1)[None, None]
@@ -212,6 +215,8 @@ def test_a_compiled_layer_is_the_layer_by_operators(
 ) -> None:
     """After a context, with an input wider than the states, in both dtypes; with windows that hide something,
     both go by operators."""
+    if kernels() is None:
+        pytest.skip(f"NOT RUN: {kernels_missing()}")
     geometry = Geometry(
         hidden_size=32, intermediate_size=48, heads=6, kv_heads=2, head_dim=16, eps=1e-5, qk_norm=qk_norm
     )
@@ -222,8 +227,10 @@ def test_a_compiled_layer_is_the_layer_by_operators(
     x, found = torch.randn(8, 64).to(dtype), []
     for missing in (False, True):
         if missing:
-            monkeypatch.setattr(block_parts, "kernels", lambda: None)
+            for module in (block_parts, linear):
+                monkeypatch.setattr(module, "kernels", lambda: None)
         attention, cache = Attention(parameters, geometry), KVCache(1, 2, 16, 24, dtype, CPU)
+        assert (attention.call is None) is missing
         attention(x[:5], Rows(slice(0, 5), Sight(causal=True), table), cache, 0)
         found.append((attention(x[5:], Rows(slice(5, 8), sight, table), cache, 0), cache.layers[0]))
     for one, other in zip(*found, strict=True):

@@ -93,6 +93,14 @@ def test_without_the_kernels_it_is_the_plain_product(monkeypatch: pytest.MonkeyP
     assert torch.equal(pack(weight)(x), F.linear(x, weight))
 
 
+@compiled
+def test_states_of_another_width_are_refused() -> None:
+    product = pack(torch.randn(4, 16))
+    for shape in ((2, 32), (16,), (1, 2, 16)):
+        with pytest.raises(ValueError, match="was given"):
+            product(torch.randn(shape))
+
+
 @pytest.mark.parametrize("native", [True, False])
 def test_many_rows_of_bfloat16_are_near_whatever_the_processor(
     native: bool, monkeypatch: pytest.MonkeyPatch

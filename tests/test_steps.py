@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from draftboard.drafter import FINAL_NORM
+from draftboard.measure.block_parts import Heads, attention_call, mlp_call
+from draftboard.measure.cache import KVCache
 from draftboard.measure.compiled import kernels, kernels_missing
-from draftboard.measure.linear import MOST_ROWS
+from draftboard.measure.linear import MOST_ROWS, pack
 from draftboard.measure.target import TargetModel
 from tiny import SIZES, tiny_model
 
@@ -106,12 +109,12 @@ def logits_of(model: TargetModel) -> torch.Tensor:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_row_is_the_same_whoever_shares_its_call(name: str, dtype: torch.dtype) -> None:
     """What losslessness rests on: verifying K guesses says, bit for bit, what decoding one by one says."""
-    model, text = target(name, dtype), ids(40 + MOST_ROWS)
+    model, text = target(name, dtype), ids(40 + 2 * MOST_ROWS)
     with torch.inference_mode():
         model.begin(TAPS)
         model.prefill(text[:40])
         alone = [model.extend(token[None]) for token in text[40:]]
-        for rows in (2, 3, 4, 5, 8, 13, MOST_ROWS):
+        for rows in (2, 3, 4, 5, 8, 13, MOST_ROWS, 2 * MOST_ROWS):
             model.truncate(40)
             found = [model.extend(part) for part in text[40:].split(rows)]
             for index in (0, 1):
@@ -134,6 +137,37 @@ def test_the_number_of_threads_changes_nothing() -> None:
     assert all(torch.equal(found[0], other) for other in found)
 
 
+@pytest.mark.parametrize("scale", [1.0, 60.0, 2000.0])
+def test_a_gate_far_below_zero_lets_nothing_through(scale: float) -> None:
+    """exp of its opposite has no place in float32; silu is 0 there."""
+    gate_up, down = torch.randn(64, 32) * scale, torch.eye(32)
+    call = mlp_call(pack(gate_up), pack(down))
+    assert call is not None
+    x = torch.randn(9, 32)
+    gates, ups = F.linear(x, gate_up).chunk(2, dim=-1)
+    torch.testing.assert_close(call(x), F.silu(gates) * ups, atol=1e-4 * scale, rtol=1e-4)
+
+
+def test_rows_beyond_the_cache_and_states_of_another_width_are_refused() -> None:
+    heads = Heads(heads=2, kv_heads=2, head_dim=16, eps=1e-5)
+    call = attention_call(pack(torch.randn(96, 32)), pack(torch.randn(32, 32)), heads)
+    assert call is not None
+    for capacity in (8, 6):  # another cache is another room
+        cache = KVCache(1, 2, 16, capacity, torch.float32, torch.device("cpu"))
+        angles = torch.zeros(8, 32)
+        call(torch.randn(2, 32), cache, 0, capacity - 2, angles, causal=True)
+        with pytest.raises(ValueError, match="do not fit"):
+            call(torch.randn(3, 32), cache, 0, capacity - 2, angles, causal=True)
+        with pytest.raises(ValueError, match="32 wide"):
+            call(torch.randn(2, 48), cache, 0, 0, angles, causal=True)
+
+
+def test_a_head_in_another_dtype_is_left_to_torch() -> None:
+    model = tiny_model("llama").to(torch.bfloat16)
+    model.lm_head.weight.data = model.lm_head.weight.data.float()
+    assert TargetModel(model, id="t", max_context=32).forward.name == "fused"
+
+
 def test_what_a_longer_text_left_behind_is_not_read() -> None:
     fresh, used = target("llama", torch.float32), target("llama", torch.float32)
     text = ids(60)
@@ -153,7 +187,9 @@ def test_sizes_that_are_no_whole_vectors_are_left_to_torch() -> None:
         assert TargetModel(tiny_model(**changes), id="t", max_context=32).forward.name == "fused"
 
 
-def test_prompts_and_long_texts_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_are_left_to_torch_and_what_is_many_rows_goes_in_portions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model, rows = target("llama", torch.float32), []
     run = model.forward.steps.run  # type: ignore[attr-defined]
     monkeypatch.setattr(
@@ -166,4 +202,4 @@ def test_prompts_and_long_texts_are_left_to_torch(monkeypatch: pytest.MonkeyPatc
         model.prefill(ids(3))
         for count in (1, MOST_ROWS, MOST_ROWS + 1, 2):
             model.extend(ids(count))
-    assert rows == [1, MOST_ROWS, 2]
+    assert rows == [1, MOST_ROWS, MOST_ROWS, 1, 2]

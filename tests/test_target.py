@@ -63,7 +63,6 @@ UNKNOWN_TO_FUSED: dict[str, tuple[str, Changes]] = {
 }
 fused_families = pytest.mark.parametrize("family", FUSED)
 FAST = ["fused"] if kernels() is None else ["compiled", "fused"]
-fast_forwards = pytest.mark.parametrize("forward", FAST)
 all_forwards = pytest.mark.parametrize("forward", [*FAST, "module"])
 TAPS = (0, FINAL_NORM, 2, 3)
 

@@ -163,7 +163,7 @@ def _example_plan(target: Target, draft_vocab_size: int) -> Plan:
             intermediate_size=2 * target.hidden_size,
             heads=4,
             kv_heads=2,
-            head_dim=8,
+            head_dim=16,
             eps=1e-6,
             qk_norm=False,
         ),

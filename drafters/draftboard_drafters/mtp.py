@@ -145,7 +145,7 @@ def example(
             intermediate_size=2 * target.hidden_size,
             heads=4,
             kv_heads=2,
-            head_dim=8,
+            head_dim=16,
             eps=1e-6,
             qk_norm=True,
             output_gate=True,

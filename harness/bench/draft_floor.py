@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from draftboard.drafter import Drafter
 from draftboard.measure import arms, loading
 from draftboard.measure.bandwidth import measure_bandwidth
+from draftboard.measure.block_parts import AttentionCall, MlpCall
 from draftboard.measure.clock import Clock
 from draftboard.measure.decode import decode
 from draftboard.measure.linear import MOST_ROWS, Streamed
@@ -51,10 +52,7 @@ class Reads(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.bytes = 0
-        self._patches = [
-            _counted(self, Streamed, "__call__", _streamed),
-            _counted(self, Steps, "run", _steps),
-        ]
+        self._patches = [_counted(self, *way) for way in WAYS]
 
     def __enter__(self) -> Reads:
         for patch in self._patches:
@@ -78,9 +76,9 @@ def _counted(reads: Reads, kind: type, name: str, size: Callable[[Any, Any], int
     """A patch of a class's call: it adds what `size(object, first argument)` says and goes on."""
     call = getattr(kind, name)
 
-    def counting(this: Any, first: Any, *rest: Any) -> Any:
+    def counting(this: Any, first: Any, *rest: Any, **options: Any) -> Any:
         reads.bytes += size(this, first)
-        return call(this, first, *rest)
+        return call(this, first, *rest, **options)
 
     return mock.patch.object(kind, name, counting)
 
@@ -92,6 +90,19 @@ def _streamed(product: Streamed, x: Tensor) -> int:
 
 def _steps(steps: Steps, _ids: Tensor) -> int:
     return sum(product.weight.nbytes for products in steps.products.values() for product in products)
+
+
+def _part(part: AttentionCall | MlpCall, _x: Tensor) -> int:
+    return sum(product.weight.nbytes for product in part.products.values())
+
+
+WAYS: tuple[tuple[type, str, Callable[[Any, Any], int]], ...] = (
+    (Streamed, "__call__", _streamed),
+    (Steps, "run", _steps),
+    (AttentionCall, "__call__", _part),
+    (MlpCall, "__call__", _part),
+)
+"""Compiled calls that read weights, and how many bytes of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ def random_block_drafter(
         intermediate_size=2 * target.hidden_size,
         heads=4,
         kv_heads=2,
-        head_dim=8,
+        head_dim=16,
         eps=1e-6,
         qk_norm=True,
     )

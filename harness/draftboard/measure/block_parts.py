@@ -33,7 +33,7 @@ class _Part:
     def __init__(self, call: Call, products: dict[str, Streamed], sizes: dict[str, Any]) -> None:
         from draftboard.measure.kernels import LAYER, MODEL
 
-        self._call, self._products = call, products
+        self._call, self.products = call, products
         self.layer, self.facts = np.zeros(1, LAYER), np.zeros(1, MODEL)
         for name, product in products.items():
             self.layer[name], self.layer[f"{name}_bias"] = (
@@ -41,14 +41,16 @@ class _Part:
                 address(product.float_bias),
             )
         first, last = list(products.values())
-        self.outputs = len(last.weight)
+        self.inputs, self.outputs = first.weight.shape[1], len(last.weight)
         half = first.weight.dtype is torch.bfloat16
-        known = {"half": half, "hidden": self.outputs, "inner": first.weight.shape[1], **sizes}
+        known = {"half": half, "hidden": self.outputs, "inner": self.inputs, **sizes}
         for name, value in {**known, "blocks": self.layer.ctypes.data, "layers": 1}.items():
             self.facts[name] = value
         self._address, self.room = self.facts.ctypes.data, Room(self.facts)
 
     def run(self, x: Tensor) -> Tensor:
+        if x.dim() != 2 or x.shape[1] != self.inputs:
+            raise ValueError(f"states {self.inputs} wide were expected, found {tuple(x.shape)}")
         wide, out = x.float().contiguous(), torch.empty(len(x), self.outputs)
         self.facts["x"], self.facts["rows"], self.facts["result"] = wide.data_ptr(), len(x), out.data_ptr()
         self._call(self._address, self.room.threads())
@@ -75,7 +77,9 @@ class AttentionCall(_Part):
         A row sees all positions up to its own (`causal`) or up to the last row's. angles: float32
         [capacity, head_dim], cosines and then sines, for heads whose halves turn together.
         """
-        facts = self.facts
+        facts, most = self.facts, min(cache.capacity, len(angles))
+        if start + len(x) > most:
+            raise ValueError(f"{len(x)} rows from position {start} on do not fit {most} positions")
         if cache.capacity != self._capacity:
             facts["capacity"] = self._capacity = cache.capacity
             self.room = Room(facts)
@@ -100,6 +104,8 @@ def attention_call(qkv: Linear, out: Linear, heads: Heads) -> AttentionCall | No
     fast = kernels()
     if fast is None or not isinstance(qkv, Streamed) or not isinstance(out, Streamed):
         return None
+    if qkv.weight.dtype is not out.weight.dtype:
+        return None
     return AttentionCall(fast.attention, qkv, out, heads) if heads.head_dim % VECTOR == 0 else None
 
 
@@ -107,6 +113,8 @@ def mlp_call(gate_up: Linear, down: Linear) -> MlpCall | None:
     """The call for these products; None where they are not the kernels'."""
     fast = kernels()
     if fast is None or not isinstance(gate_up, Streamed) or not isinstance(down, Streamed):
+        return None
+    if gate_up.weight.dtype is not down.weight.dtype:
         return None
     return MlpCall(fast.mlp, gate_up, down)
 

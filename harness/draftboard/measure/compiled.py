@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
@@ -23,7 +24,8 @@ class Kernels:
         """Compiles the kernels, or reads their code where it was kept: twenty seconds or one."""
         from llvmlite import binding
 
-        binding.load_library_permanently(team.library)
+        for name, place in team.symbols().items():
+            binding.add_symbol(name, place)
         _recompile_after_changes()
         from draftboard.measure import kernels
 
@@ -37,18 +39,30 @@ class Kernels:
 @cache
 def kernels() -> Kernels | None:
     """The kernels of this process; None where `kernels_missing` says why."""
-    found = team()
-    return None if found is None or kernels_missing() is not None else Kernels(found)
+    return _made()[0]
 
 
 @cache
 def kernels_missing() -> str | None:
     """Why this process cannot run the kernels; None where it can."""
+    return _made()[1]
+
+
+@cache
+def _made() -> tuple[Kernels | None, str | None]:
+    """The kernels, or why there are none."""
+    found = team()
     if find_spec("numba") is None:
-        return "numba is not installed"
-    if team() is None:
-        return "the threads that torch computes with were not found"
-    return None if _fuses() else "the processor does not fuse products and sums"
+        return None, "numba is not installed"
+    if found is None:
+        return None, "the threads that torch computes with were not found"
+    if not _fuses():
+        return None, "the processor does not fuse products and sums"
+    try:
+        return Kernels(found), None
+    except Exception as error:  # a compiler has many ways to fail, and torch can do without
+        words = str(error).strip().splitlines() or [type(error).__name__]
+        return None, f"they could not be compiled: {words[0]}"
 
 
 def _recompile_after_changes() -> None:
@@ -61,4 +75,6 @@ def _recompile_after_changes() -> None:
 
 def _fuses() -> bool:
     """Without the instruction, LLVM would call a function for each number."""
+    if platform.machine() in ("aarch64", "arm64"):
+        return True
     return torch.backends.cpu.get_cpu_capability() not in ("DEFAULT", "NO AVX")

@@ -139,7 +139,9 @@ def _speed(subject: Subject, speed: Speed) -> Iterator[Line]:
     size = f"{model.weight_bytes / 1e6:.0f} MB in {dtype_name(subject.dtype)}"
     yield Line("target", f"{model.id}, {size}, {model.forward.name} forward")
     if model.forward.name == "fused" and model.device.type == "cpu":
-        why = kernels_missing() or "a size of the target is no multiple of 16"
+        why = (
+            kernels_missing() or "its sizes are no multiples of 16, or its dtype neither float32 nor bfloat16"
+        )
         yield Line("not compiled", why, "warning", "decoding goes operator by operator, which is slower")
     yield bandwidth_line(speed.bandwidth)
     yield Line("floor", f"{speed.floor_ms:.3g} ms a token (every weight read once)")

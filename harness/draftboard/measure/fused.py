@@ -21,7 +21,7 @@ from draftboard.measure.cache import KVCache
 from draftboard.measure.linear import MOST_ROWS, Linear, pack
 from draftboard.measure.norm import rms_norm
 from draftboard.measure.rotary import rotation
-from draftboard.measure.steps import steps_of
+from draftboard.measure.steps import Steps, steps_of
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 """transformers model types whose blocks are the one below, up to q/k norms and biases."""
@@ -96,14 +96,28 @@ class FusedForward:
         return self.lm_head(hidden)
 
     def run(self, ids: Tensor, taps: tuple[int, ...], last_only: bool) -> tuple[Tensor, Tensor]:
-        """Appends ids [m] to the cache. Returns logits [m or 1, V] and features [m, L, H]."""
+        """Appends ids [m] to the cache. Returns logits [m or 1, V], float32 where they are compiled, and
+        features [m, L, H]."""
         place = self.cache.reserve(len(ids))
-        if self.steps is not None and place.start and len(ids) <= MOST_ROWS:
-            found = self.steps.run(ids, place.start, taps, last_only)
+        if self.steps is not None and place.start and len(ids):
+            found = self._steps(self.steps, ids, place.start, taps, last_only)
         else:
             found = self._through(self._attention, ids, place, self._mask(place), taps, last_only)
         self.cache.length = place.stop
         return found
+
+    def _steps(
+        self, steps: Steps, ids: Tensor, start: int, taps: tuple[int, ...], last_only: bool
+    ) -> tuple[Tensor, Tensor]:
+        """As many calls as it takes."""
+        parts = [
+            steps.run(part, start + MOST_ROWS * index, taps, last_only)
+            for index, part in enumerate(torch.split(ids, MOST_ROWS))
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        logits, features = zip(*parts, strict=True)
+        return logits[-1] if last_only else torch.cat(logits), torch.cat(features)
 
     def run_at(self, ids: Tensor, places: Tensor, width: int, taps: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """`run` for places that only the device knows, so that one CUDA graph serves them all.

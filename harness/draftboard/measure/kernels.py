@@ -7,8 +7,8 @@ share the call: a verification computes, to the last bit, what plain decoding wo
 
 Numbers between the weights are float32. Weights, keys and values may be bfloat16.
 
-Compiled by numba, once a machine: the machine code is kept beside this file or, where that cannot be written,
-in the user's cache. Records are laid out here and filled by `steps`.
+Compiled by numba, once a checkout and version of it: the machine code is kept beside this file or, where that
+cannot be written, in the user's cache. Records are laid out here and filled by `steps` and `block_parts`.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ MODEL = np.dtype(
 """A model or a part of one, and one call: sizes, addresses, and room for what is computed.
 
 `angles`: float32 [capacity, head_dim], the cosines and then the sines of each position. The numbers of a head
-that turn together are i * `stride` and i * `stride` + `partner`. `shared` and `more` [rows, hidden] are room
-for all threads, `own` for each, `own_step` bytes apart. `meeting` is an int64, 0 when a call begins. Where
-`whole`, rows see each other.
+that turn together are i * `stride` and i * `stride` + `partner`. `shared` and `more` ([rows, hidden]) are for
+all threads, `own` for each, `own_step` bytes apart. `meeting` is an int64, 0 when a call begins. Where `whole`,
+rows see each other.
 """
 
 _thread: Any = types.ExternalFunction("omp_get_thread_num", types.int32())
@@ -71,7 +71,8 @@ _PATIENCE = 2000
 _LOG2E, _LN2_HIGH, _LN2_LOW = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
 _ROUNDER = np.float32(12582912.0)
 """1.5 * 2^23: added and taken away again, it rounds a float32 to a whole number."""
-_LEAST = np.float32(-87.0)
+_LEAST, _MOST = np.float32(-87.0), np.float32(88.0)
+"""Beyond these a power of two has no exponent left in float32."""
 _CUBIC = tuple(np.float32(p) for p in (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3))
 _SQUARE = tuple(np.float32(p) for p in (4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1))
 """exp on [-ln 2 / 2, ln 2 / 2], after Cephes (Moshier): 1 + r + r^2 * polynomial."""
@@ -160,7 +161,7 @@ def product(
 
 @_part
 def norm(x: int, weight: int, size: int, eps: float, out: int) -> None:
-    """Root mean square norm of one row; weight 0 stands for none."""
+    """Root mean square norm of one row."""
     row, scaled = floats(x, size), floats(out, size)
     dots(1, 0, x, x, 0, size, out, 0)
     scale = np.float32(1) / np.sqrt(scaled[0] / np.float32(size) + eps)
@@ -181,7 +182,7 @@ def exponential(x: Floats, powers: Floats) -> None:
     """exp of x float32 [n], in place; powers float32 [n] is room to work in."""
     bits = powers.view(np.int32)
     for i in range(len(x)):
-        value = max(x[i], _LEAST)
+        value = min(max(x[i], _LEAST), _MOST)
         whole = (value * _LOG2E + _ROUNDER) - _ROUNDER
         r = value - whole * _LN2_HIGH - whole * _LN2_LOW
         p = (_CUBIC[0] * r + _CUBIC[1]) * r + _CUBIC[2]
@@ -336,8 +337,8 @@ def mlp(m: Any, layer: Any, me: int, team: int, x: int, own: int, out: int) -> N
     """From normed states x [rows, hidden] to out [rows, hidden], of which each thread has its columns."""
     wide, gated = m.shared, m.shared + m.rows * m.inter * 8
     first, last = share(m.inter, LANES, me, team)
-    for half in (0, m.inter):
-        a, b = first + half, last + half
+    for column in (0, m.inter):
+        a, b = first + column, last + column
         product(m.half, layer.gate_up, layer.gate_up_bias, a, b, m.hidden, x, m.rows, wide, m.inter * 8)
     gate(m.rows, m.inter, first, last, wide, gated, own)
     wait(m, team)

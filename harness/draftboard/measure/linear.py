@@ -79,7 +79,10 @@ class Streamed:
         self._address = self._facts.ctypes.data
 
     def __call__(self, x: Tensor) -> Tensor:
+        """x [n, in] to [n, out]. Not for two Python threads at once."""
         rows, dtype = len(x), x.dtype
+        if x.dim() != 2 or x.shape[1] != self.weight.shape[1]:
+            raise ValueError(f"a product with {tuple(self.weight.shape)} was given {tuple(x.shape)}")
         if not 0 < rows <= MOST_ROWS:
             return many(x, self.weight, self.bias)
         wide = x.float().contiguous()

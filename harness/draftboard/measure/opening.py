@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from draftboard.errors import UserError
 from draftboard.measure import loading
 from draftboard.measure.arms import LiveArm, build_arm, left_out
+from draftboard.measure.compiled import kernels
 from draftboard.measure.events import Begun, Failed, Note, Send
 from draftboard.measure.machine import environment
 from draftboard.measure.memory import MemoryMeter
@@ -53,6 +54,8 @@ def open_run(plan: Plan, send: Send, errors: Mapping[int, str], before: RunRecor
     if room.left_out:
         send(Note(left_out_words(room, plan.max_context)))
     import_code(loading.resolve_source(plan.target), plan.revision)
+    if loading.resolve_device(plan.device).type == "cpu":
+        kernels()  # code that is imported and compiled once is no part of what a target takes
     memory = MemoryMeter(loading.resolve_device(plan.device))
     memory.begin()
     target = _target(plan, room.positions)

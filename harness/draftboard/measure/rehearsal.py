@@ -53,7 +53,7 @@ def toy_target(family: str = "llama", seed: int = 0) -> TargetModel:
         num_hidden_layers=3,
         num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=8,
+        head_dim=16,
         max_position_embeddings=512,
         initializer_range=0.15,
     )

@@ -81,7 +81,8 @@ def run_plan(
 
 def start_method() -> str:
     """How a worker begins: spawned, it shares nothing with this process. Where another build waits for it, it
-    is forked, and need not import again what takes seconds; never where CUDA may be used."""
+    is forked, and need not import again what takes seconds; never where CUDA may be used. This process must
+    compute nothing before: a fork inherits OpenMP's locks and not its threads."""
     waited_for = ADDRESS in os.environ and sys.platform == "linux"
     return "fork" if waited_for and not torch.cuda.is_available() else "spawn"
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from draftboard.drafter import FINAL_NORM
@@ -59,13 +60,13 @@ class Steps:
 
     def __init__(self, forward: FusedForward, products: Products, fast: Kernels) -> None:
         """`products` are the forward's own."""
-        self._fast, self._forward, self.products = fast, forward, products
+        self._fast, self.products, self._embedding = fast, products, forward.embedding
         self._head = products[HEAD][0].weight
         self.hidden = forward.embedding.shape[1]
         self.inter = products["down"][0].weight.shape[1]
         self._norms: list[Tensor] = []
-        self._blocks = self._layers()
-        self._facts = self._model()
+        self._blocks = self._layers(forward)
+        self._facts = self._model(forward)
         self._address = self._facts.ctypes.data
         self._room = Room(self._facts)
 
@@ -73,13 +74,16 @@ class Steps:
         """Writes ids [m] into the cache at `start`. Returns float32 logits [m or 1, V], features
         [m, L, H]."""
         rows, facts = len(ids), self._facts
-        x = self._forward.embed(ids).float()
-        features = self._tapped(x, taps)
+        x = F.embedding(ids, self._embedding).float()
+        tapped = tuple(dict.fromkeys(taps))
+        features = self._tapped(x, tapped)
         logits = torch.empty((1 if last_only else rows, len(self._head)))
         facts["rows"], facts["start"], facts["last_only"] = rows, start, last_only
         facts["x"], facts["result"] = x.data_ptr(), logits.data_ptr()
         self._fast.forward(self._address, self._room.threads())
-        return logits, features.to(self._forward.embedding.dtype)
+        if len(tapped) < len(taps):
+            features = features[:, [tapped.index(tap) for tap in taps]]
+        return logits, features.to(self._embedding.dtype)
 
     def _tapped(self, x: Tensor, taps: tuple[int, ...]) -> Tensor:
         """Room for the states of `taps`, with those of tap 0 filled in and the others' places told."""
@@ -92,23 +96,23 @@ class Steps:
             features[:, taps.index(0)] = x
         return features
 
-    def _layers(self) -> np.ndarray:
+    def _layers(self, forward: FusedForward) -> np.ndarray:
         from draftboard.measure.kernels import LAYER
 
-        blocks = self._forward.blocks
+        blocks = forward.blocks
         layers = np.zeros(len(blocks), LAYER)
         for name in _NAMES:
             layers[name] = [address(product.weight) for product in self.products[name]]
             layers[f"{name}_bias"] = [address(product.float_bias) for product in self.products[name]]
         for name in _NORMS:
             layers[name] = [self._norm(getattr(block, name)) for block in blocks]
-        layers["cache"] = [address(cache) for cache in self._forward.cache.layers]
+        layers["cache"] = [address(cache) for cache in forward.cache.layers]
         return layers
 
-    def _model(self) -> np.ndarray:
+    def _model(self, forward: FusedForward) -> np.ndarray:
         from draftboard.measure.kernels import MODEL
 
-        forward, facts = self._forward, np.zeros(1, MODEL)
+        facts = np.zeros(1, MODEL)
         self._angles = forward.rotation.angles()
         known = {
             "half": forward.embedding.dtype is torch.bfloat16,
@@ -154,4 +158,5 @@ def _products(forward: FusedForward) -> Products | None:
     found = {name: [getattr(block, name) for block in forward.blocks] for name in _NAMES}
     found[HEAD] = [forward.lm_head]
     every = [product for products in found.values() for product in products]
-    return found if all(isinstance(product, Streamed) for product in every) else None
+    fitting = all(isinstance(one, Streamed) and one.weight.dtype is forward.embedding.dtype for one in every)
+    return found if fitting else None

@@ -107,7 +107,8 @@ class TargetModel:
         return self._run(ids, self._taps, last_only=True)
 
     def extend(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Appends ids int64 [m]. Returns logits [m, V] and features [m, L, H]."""
+        """Appends ids int64 [m]. Returns logits [m, V], in float32 or the target's dtype, and features
+        [m, L, H]."""
         return self._run(ids, self._taps, last_only=False)
 
     def truncate(self, length: int) -> None:

@@ -17,8 +17,9 @@ import torch
 MAPS = Path("/proc/self/maps")
 """What a Linux process has loaded."""
 
-_LOADED = re.compile(r"(/\S*/lib(?:gomp|omp|iomp5)[^/\s]*\.so[^/\s]*)$", re.MULTILINE)
-_NEEDED = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+_LOADED = re.compile(r"^(?:\S+\s+){5}(/.*/lib(?:gomp|omp|iomp5)[^/]*\.so[^/]*)$", re.MULTILINE)
+_ASKED = ("omp_get_thread_num", "omp_get_num_threads")
+_NEEDED = ("GOMP_parallel", *_ASKED)
 
 
 class Team:
@@ -26,10 +27,16 @@ class Team:
 
     def __init__(self, library: str) -> None:
         """`library` is the path of an OpenMP library that this process has loaded."""
-        self.library = library
-        self._parallel = ctypes.CDLL(library).GOMP_parallel
+        self.library, loaded = library, ctypes.CDLL(library)
+        self._places = {name: ctypes.cast(getattr(loaded, name), ctypes.c_void_p).value for name in _ASKED}
+        self._parallel = loaded.GOMP_parallel
         self._parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
         self._parallel.restype = None
+
+    def symbols(self) -> dict[str, int]:
+        """Where this library's own functions are that a thread asks for its number and how many there are.
+        By name alone another library of the process might answer, to which these threads are strangers."""
+        return {name: place or 0 for name, place in self._places.items()}
 
     def run(self, work: int, facts: int, threads: int) -> None:
         """Calls the function at address `work` with the address `facts` in each of `threads` threads, and

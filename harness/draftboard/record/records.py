@@ -215,7 +215,7 @@ class TargetRef:
     weight_bytes: int
     max_context: int
     forward: str
-    """Which forward ran: the fused one of this project or the module's own."""
+    """Which forward ran: `compiled` or `fused`, both this project's, or the `module`'s own."""
     graphs: int | None = None
     """CUDA graphs from which forwards of few rows were replayed; None where all ran eagerly."""
     graphs_missing: str | None = "not stated"
