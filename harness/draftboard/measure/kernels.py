@@ -57,8 +57,8 @@ MODEL = np.dtype(
 
 `angles`: float32 [capacity, head_dim], the cosines and then the sines of each position. The numbers of a head
 that turn together are i * `stride` and i * `stride` + `partner`. `shared` and `more` ([rows, hidden]) are for
-all threads, `own` for each, `own_step` bytes apart. `meeting` is an int64, 0 when a call begins. Where `whole`,
-rows see each other.
+all threads, `own` for each, `own_step` bytes apart. `meeting` is an int64, 0 when a call begins.
+Where `whole`, rows see each other.
 """
 
 _thread: Any = types.ExternalFunction("omp_get_thread_num", types.int32())
