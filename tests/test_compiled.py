@@ -98,8 +98,8 @@ def test_what_cannot_be_compiled_is_left_to_torch(monkeypatch: pytest.MonkeyPatc
 def test_code_is_made_anew_when_a_part_of_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """numba goes by one file's date; the instructions that it is made of stand in another."""
     monkeypatch.setattr(compiled, "__file__", str(tmp_path / "compiled.py"))
-    source, part = tmp_path / "kernels.py", tmp_path / "vectors.py"
-    for path, age in ((source, 1000), (part, 2000)):
+    source, *parts = (tmp_path / f"{name}.py" for name in ("kernels", "row_math", "vectors"))
+    for path, age in zip((source, *parts), (1000, 500, 2000), strict=True):
         path.write_text("")
         os.utime(path, (age, age))
     compiled._recompile_after_changes()

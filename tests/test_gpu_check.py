@@ -30,7 +30,7 @@ INSTALLED = {"torch", "transformers", "safetensors", "numpy", "pynvml", "psutil"
 """What a CUDA image for transformers holds, and three small packages."""
 BROUGHT = {"filelock"}
 """Torch itself depends on it."""
-COMPILED = {"kernels.py", "vectors.py"}
+COMPILED = {"kernels.py", "row_math.py", "vectors.py"}
 """Imported only where numba is found, which a GPU has no use for."""
 
 

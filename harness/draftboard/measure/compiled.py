@@ -66,10 +66,10 @@ def _made() -> tuple[Kernels | None, str | None]:
 
 
 def _recompile_after_changes() -> None:
-    """numba keeps machine code by the date of its own source file, and knows nothing of `vectors`."""
-    source, part = (Path(__file__).with_name(f"{name}.py") for name in ("kernels", "vectors"))
+    """numba keeps machine code by the date of its own source file, whatever is compiled into it."""
+    source, *parts = (Path(__file__).with_name(f"{name}.py") for name in ("kernels", "row_math", "vectors"))
     with suppress(OSError):
-        if part.stat().st_mtime > source.stat().st_mtime:
+        if max(part.stat().st_mtime for part in parts) > source.stat().st_mtime:
             source.touch()
 
 
