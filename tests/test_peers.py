@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import importlib
 import json
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -209,6 +213,32 @@ def test_vllm_answers_through_its_pipe_whatever_it_logs(bench: Any) -> None:
         found = [answer(ids(5, 6, 7, 8)), answer(ids(5))]
     assert [one.ids for one in found] == [(5, 6, 7), (5, 9)]
     assert all(one.wall_ms > 0 and one.forwards is None for one in found)
+
+
+@pytest.mark.usefixtures("fake_vllm")
+def test_vllm_stands_still_while_others_answer(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+
+    def start(*given: Any, **named: Any) -> subprocess.Popen[bytes]:
+        started.append(popen(*given, **named))
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    with bench["vllm_peer"].vllm(sys.executable, "m", "float32", 64, 3, frozenset({9})) as (_, answer):
+        for _ in range(2):
+            assert _stopped(started[0].pid)
+            answer(ids(5))
+        assert _stopped(started[0].pid)
+    assert started[0].wait(10) == -signal.SIGKILL
+
+
+def _stopped(pid: int) -> bool:
+    """Whether the process is stopped within five seconds."""
+    process, ends = psutil.Process(pid), time.monotonic() + 5
+    while process.status() != psutil.STATUS_STOPPED and time.monotonic() < ends:
+        time.sleep(0.01)
+    return bool(process.status() == psutil.STATUS_STOPPED)
 
 
 @pytest.mark.usefixtures("fake_vllm")

@@ -1,9 +1,13 @@
-"""vLLM on the CPU as a contender: a process of its own, with the same weights, ids, dtype and threads."""
+"""vLLM on the CPU as a contender: a process of its own, with the same weights, ids, dtype and threads.
+
+It only runs while it answers: its threads keep a core busy while they wait, and the others' turns would pay.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import tempfile
 import threading
@@ -56,6 +60,7 @@ def vllm(
                 stdout=subprocess.PIPE,
                 stderr=log,
                 bufsize=0,  # nothing is left to be flushed into a pipe that broke
+                process_group=0,  # stopped and continued as one
                 env=environment(torch.get_num_threads(), os.environ),
             )
         except OSError as error:
@@ -66,10 +71,12 @@ def vllm(
             try:
                 version = _reply(process, log)["vllm"]
                 late.cancel()
+                os.killpg(process.pid, signal.SIGSTOP)
                 yield version, _contender(process, log, tokens, stop_ids)
             finally:
                 late.cancel()
-                process.kill()
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
 
 
 def _contender(
@@ -78,9 +85,11 @@ def _contender(
     def answer(ids: torch.Tensor) -> Answer:
         asked = {"ids": ids.tolist(), "max_new_tokens": tokens, "stop_ids": sorted(stop_ids)}
         assert process.stdin is not None
+        os.killpg(process.pid, signal.SIGCONT)
         with suppress(BrokenPipeError):  # it ended; what it said last is told below
             process.stdin.write(json.dumps(asked).encode() + b"\n")
         told = _reply(process, log)
+        os.killpg(process.pid, signal.SIGSTOP)
         return Answer(tuple(told["ids"]), told["wall_ms"])
 
     return answer
