@@ -9,7 +9,7 @@ import pytest
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from draftboard.measure import loading
-from draftboard.measure.loading import check_rewind, refuse_uncuttable
+from draftboard.measure.rollback import check_rewind, refuse_uncuttable
 from draftboard.measure.target import TargetModel
 from loaded import load, refused, saved
 from tiny import SIZES, tiny_model, tiny_target

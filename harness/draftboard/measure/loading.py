@@ -17,6 +17,7 @@ from draftboard.measure.embedded import EMBEDDED_ID, ensure
 from draftboard.measure.heap import freed_at_once
 from draftboard.measure.linear import native_bfloat16
 from draftboard.measure.out_of_memory import out_of_memory
+from draftboard.measure.rollback import check_rewind, refuse_uncuttable, uncuttable
 from draftboard.measure.source_model import read_model
 from draftboard.measure.target import TargetModel
 
@@ -26,9 +27,6 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 DEFAULT_CONTEXT = 4096
 """Positions of the cache where nobody asks for more."""
-
-_REWIND_TOLERANCE = 1e-2
-"""Largest relative change of logits that a rewound cache may show: float noise, not another context."""
 
 
 def resolve_device(name: str = "auto") -> torch.device:
@@ -101,7 +99,7 @@ def _target(
 ) -> TargetModel:
     model = _model(source, revision, dtype, device)
     if getattr(model, "_is_stateful", False):
-        raise _uncuttable(config, "it keeps a recurrent state")
+        raise uncuttable(config, "it keeps a recurrent state")
     id, revision = identity(name, source, config, revision)
     return TargetModel(
         model,
@@ -161,48 +159,6 @@ def resolve_source(name: str) -> str:
 def position_limit(name: str, revision: str | None = None) -> int | None:
     """The most positions that the target called `name` is made for; None where its configuration has none."""
     return _limit(_config(resolve_source(name), revision))
-
-
-def refuse_uncuttable(config: Any, max_context: int) -> None:
-    """Raises UserError for a model whose cache cannot be cut back, naming the reason.
-
-    Verification writes guesses into the cache, and a rejected guess must leave no trace. Recurrent and
-    linear-attention states cannot forget, and a ring-buffer window has overwritten what it would need.
-    """
-    kinds = set(getattr(config, "layer_types", None) or ())
-    stateful = sorted(kinds - {"full_attention", "sliding_attention"})
-    if stateful:
-        raise _uncuttable(config, f"some of its layers are {stateful[0]}, whose state cannot be rolled back")
-    window = getattr(config, "sliding_window", None)
-    slides = "sliding_attention" in kinds if kinds else getattr(config, "use_sliding_window", True)
-    if window and slides and window < max_context:
-        raise UserError(
-            f"target of type {config.model_type} attends to a sliding window of {window} positions, whose"
-            f" ring buffer cannot be rolled back once it is full, and the run may need {max_context};"
-            " ask for shorter prompts or fewer --max-new-tokens"
-        )
-
-
-def check_rewind(target: TargetModel) -> None:
-    """Proves on this very model that cutting the cache back leaves no trace. Raises UserError if it does."""
-    size = min(target.vocab_size, 32)
-    prompt, wrong = torch.arange(4, device=target.device) % size, torch.arange(6, device=target.device) % size
-    with torch.inference_mode():
-        target.begin(())
-        target.prefill(prompt)
-        if target.length != len(prompt):
-            raise _uncuttable(target.config, "it does not keep its past in the cache it is given")
-        fresh, _ = target.extend(wrong[:1])
-        target.truncate(len(prompt))
-        target.extend(wrong.flip(0))
-        target.truncate(len(prompt))
-        again, _ = target.extend(wrong[:1])
-        target.begin(())
-    change = (again.float() - fresh.float()).abs().max() / fresh.float().abs().max().clamp(min=1e-6)
-    if not change < _REWIND_TOLERANCE:
-        raise _uncuttable(
-            target.config, f"after a roll-back its logits differ by {float(change):.1%} from those before"
-        )
 
 
 def load_tokenizer(source: str, revision: str | None = None) -> Any:
@@ -267,10 +223,3 @@ def _context(config: Any, asked: int | None) -> int:
 def _limit(config: Any) -> int | None:
     found = getattr(config, "max_position_embeddings", None)
     return int(found) if found else None
-
-
-def _uncuttable(config: Any, reason: str) -> UserError:
-    return UserError(
-        f"target of type {config.model_type} cannot be used: {reason};"
-        " speculative decoding needs a cache that can be cut back (dense attention)"
-    )
