@@ -137,8 +137,8 @@ def _one_worker(
 ) -> _Death | None:
     """One worker process to its end; None when it finished the run."""
     context: Any = multiprocessing.get_context(start_method)
-    ours, theirs = context.Pipe(duplex=False)
-    arguments = (plan, journal.path.stem, journal.path, dict(errors), theirs)
+    ours, theirs = pipe = context.Pipe(duplex=False)
+    arguments = (plan, journal.path.stem, journal.path, dict(errors), pipe)
     process = context.Process(target=work, args=arguments, daemon=True)
     process.start()
     theirs.close()

@@ -23,8 +23,17 @@ from draftboard.record.journal import Journal
 from draftboard.record.records import RunRecord
 
 
-def work(plan: Plan, run_id: str, journal_path: Path, errors: Mapping[int, str], parent: Connection) -> None:
-    """Measures what the journal lacks and tells `parent`. `errors`: arms that already failed, by index."""
+def work(
+    plan: Plan,
+    run_id: str,
+    journal_path: Path,
+    errors: Mapping[int, str],
+    pipe: tuple[Connection, Connection],
+) -> None:
+    """Measures what the journal lacks and tells the parent. `errors`: arms that already failed, by index;
+    `pipe`: the end that the parent reads and the one to write to."""
+    reader, parent = pipe
+    reader.close()  # a copy, which would keep the pipe whole when the parent is gone
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C and decides
     try:
         _work(plan, run_id, Journal(journal_path), errors, parent)
