@@ -59,9 +59,11 @@ def speedup_tone(row: Row) -> Tone:
 
 
 def speedup_words(row: Row) -> str:
-    """The speedup; one below 1 says in so many words that it is a loss."""
-    slower = " slower" if speedup_tone(row) == "loss" else ""
-    return figure(row.speedup, "x") + slower
+    """The speedup; one below 1 says in so many words that it is a loss, if need be with a third digit."""
+    if row.speedup is None or speedup_tone(row) != "loss":
+        return figure(row.speedup, "x")
+    hidden = row.speedup >= 0.995
+    return (f"{row.speedup:.3f}x" if hidden else figure(row.speedup, "x")) + " slower"
 
 
 def lossless_words(row: Row) -> str:
