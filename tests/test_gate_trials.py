@@ -105,7 +105,7 @@ def held(bench: Any, monkeypatch: pytest.MonkeyPatch) -> Held:
     """Experiment and condition of each gate, which takes no time."""
     gates: Held = []
 
-    def attempt(experiment: str, condition: str, make: Any, base: Build, suite: str) -> dict[str, Any]:
+    def attempt(experiment: str, condition: str, make: Any, base: Build, given: Any) -> dict[str, Any]:
         gates.append((experiment, condition))
         return line(experiment, "pass" if len(gates) > 1 else "regression", condition)
 
@@ -180,7 +180,7 @@ def test_each_line_is_on_disk_before_the_next_gate(
 ) -> None:
     out, seen = tmp_path / "lines.jsonl", []
 
-    def attempt(experiment: str, condition: str, make: Any, base: Build, suite: str) -> dict[str, Any]:
+    def attempt(experiment: str, condition: str, make: Any, base: Build, given: Any) -> dict[str, Any]:
         seen.append(out.read_text().count("\n") if out.exists() else 0)
         if len(seen) == 3:
             raise KeyboardInterrupt

@@ -8,10 +8,11 @@
     python harness/bench/gate_trials.py table               only prints what was found so far
 
 Each finished gate is one line of `gate_trials.jsonl` beside this file, on disk before the next begins, so an
-experiment that was stopped or killed goes on where it stopped, with the commit it began with; `--out` names
-another file. After `--minutes` no new gate begins. A gate that cannot be held is a line too; two in a row end
-the script. Leave the machine idle otherwise: the load of the null experiment is a process of this script that
-multiplies matrices without a pause. One gate takes up to three sessions of the suite `gate`.
+experiment that was stopped or killed goes on where it stopped, with the commit it began with; `judge` is the
+commit of this checkout, whose rules decided. `--out` names another file, `--keep` a folder for all runs. After
+`--minutes` no new gate begins. A gate that cannot be held is a line too; two in a row end the script. Leave
+the machine idle otherwise: the load of the null experiment is a process of this script that multiplies matrices
+without a pause. One gate takes up to three sessions of the suite `gate`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,7 @@ from draftboard.errors import UserError
 from draftboard.judge.findings import Limits, Outcome
 from draftboard.judge.gate import ALL_ARMS, Ruling, Trial
 from draftboard.measure import versus
-from draftboard.measure.builds import Build, at_commit
+from draftboard.measure.builds import Build, at_commit, commit_of
 
 ROOT = Path(__file__).resolve().parents[2]
 Make = Callable[[Build, Path], Build]
@@ -78,6 +80,7 @@ def main() -> None:
     parser.add_argument("--condition", help="only this one, for instance idle")
     parser.add_argument("--commit", help="the commit that is gated (default: as before, else HEAD)")
     parser.add_argument("--suite", default="gate")
+    parser.add_argument("--keep", type=Path, help="folder for the runs of every gate (default: thrown away)")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".jsonl"))
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -100,7 +103,7 @@ def run_missing(given: argparse.Namespace) -> None:
             if time.monotonic() >= ends:
                 print(f"time is up before {name}, {condition}", flush=True)
                 return
-            line = _attempt(name, condition, make, base, given.suite)
+            line = _attempt(name, condition, make, base, given)
             _append(given.out, line)
             print(f"{name}, {condition}: {line['outcome']}, {line['seconds']:.0f} s", flush=True)
             failed = failed + 1 if line["outcome"] == FAILED else 0
@@ -128,11 +131,20 @@ def _base(given: argparse.Namespace) -> Build:
     return base
 
 
-def _attempt(experiment: str, condition: str, make: Make, base: Build, suite: str) -> dict[str, Any]:
+@cache
+def _judge() -> str:
+    """The commit of this checkout as the first gate begins; what comes later is not imported any more."""
+    return commit_of("HEAD", ROOT)[:12]
+
+
+def _attempt(
+    experiment: str, condition: str, make: Make, base: Build, given: argparse.Namespace
+) -> dict[str, Any]:
     """One gate, or why it could not be held."""
-    began = time.perf_counter()
+    began, judge = time.perf_counter(), _judge()
+    kept = given.keep and given.keep / f"{experiment}-{condition.replace(' ', '-')}-{time.time_ns()}"
     try:
-        found = one_gate(make, base, suite, loaded=condition == "loaded")
+        found = one_gate(make, base, given.suite, loaded=condition == "loaded", kept=kept)
     except UserError as error:
         found = {
             "outcome": FAILED,
@@ -141,17 +153,25 @@ def _attempt(experiment: str, condition: str, make: Make, base: Build, suite: st
             "acceptance": {},
             "because": [str(error)],
         }
-    seconds = round(time.perf_counter() - began, 1)
-    named = {"experiment": experiment, "condition": condition, "commit": base.root.name}
-    return {**named, "seconds": seconds, **found}
+    named = {
+        "experiment": experiment,
+        "condition": condition,
+        "commit": base.root.name,
+        "judge": judge,
+        "seconds": round(time.perf_counter() - began, 1),
+    }
+    return {**named, **found}
 
 
-def one_gate(make: Make, base: Build, suite: str, *, loaded: bool) -> dict[str, Any]:
-    """One gate, from the builds to the ruling. Raises UserError when a build does not run."""
+def one_gate(
+    make: Make, base: Build, suite: str, *, loaded: bool, kept: Path | None = None
+) -> dict[str, Any]:
+    """One gate, from the builds to the ruling; its runs lie in `kept`, or nowhere. Raises UserError when a
+    build does not run."""
     with tempfile.TemporaryDirectory() as folder, _load(loaded):
         candidate = make(base, Path(folder) / "candidate")
         trial = Trial(Limits(), one_machine=True)
-        ruling = trial.over(versus.sessions(base, candidate, suite, Path(folder) / "work"))
+        ruling = trial.over(versus.sessions(base, candidate, suite, kept or Path(folder) / "work"))
     return {"outcome": ruling.outcome, "sessions": ruling.sessions, **_figures(ruling)}
 
 
