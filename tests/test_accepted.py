@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +13,24 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from draftboard.cli import app
-from draftboard.errors import UserError
+from draftboard.errors import CandidateFailed, UserError
 from draftboard.judge.accepting import accept
 from draftboard.judge.gate import Trial
 from draftboard.judge.pairing import Run
-from draftboard.measure import builds
-from draftboard.record.accepted import FILE, Floor, Ledger, accepted_runs, read_ledger, write_ledger
+from draftboard.measure import anew, builds
+from draftboard.record.accepted import (
+    FILE,
+    Floor,
+    Ledger,
+    accepted_runs,
+    moving,
+    options_text,
+    read_ledger,
+    write_ledger,
+)
 from draftboard.record.environment import Environment
 from draftboard.record.history import read
+from draftboard.record.records import Generation, Sampling
 from draftboard.record.store import Store
 from record_factory import ENVIRONMENT
 from sides import side, without
@@ -48,7 +60,8 @@ def test_a_floor_stays_when_the_base_moves() -> None:
     ledger = Ledger(floors=(Floor("tiny-target", "chat", "guess-k4", 3.9, "by hand"),))
     moved = accept(ledger, [good(accepted=2)], "guess", "slower but right", NOW)
     assert [one.acceptance_length for one in moved.floors] == [3.9]
-    assert moved.floors_by_place() == {("tiny-target", "chat", "guess-k4"): 3.9}
+    run, (_, own) = good(accepted=2)
+    assert moved.floor_of(run, "guess-k4", options_text(own)) == 3.9
 
 
 @pytest.mark.parametrize(
@@ -152,6 +165,8 @@ def test_sides_that_make_no_sense_together(root: Path) -> None:
         (("--out", "x.md"), "add --format"),
         (("--format", "json", "--out", "nowhere/x.json"), "no folder"),
         (("--because", "it is faster"), "name the arm"),
+        (("--run", "first"), "name the arm"),
+        (("--suite", "quick"), "leave one out"),
         (("--limit", "3"), "is a share"),
         (("--acceptance-limit", "nan"), "is a share"),
     ],
@@ -188,3 +203,79 @@ def test_an_accepted_run_that_is_gone_is_named(root: Path) -> None:
     shutil.rmtree(next((root / "results").glob("*/first")))
     shown = call(root, "--candidate", str(root / "same"))
     assert isinstance(shown.exception, UserError) and "'first' not found" in str(shown.exception)
+
+
+WARM = {"sampling": Sampling(temperature=1.0), "arm": {"losslessness": None}}
+
+
+def test_a_run_of_another_setting_takes_no_base_by_being_newer() -> None:
+    ledger = accept(Ledger(), [good(id="first")], "guess", "first", NOW)
+    with pytest.raises(UserError, match=r"another sampling than the base, run first; .* --run warm"):
+        accept(ledger, [good(id="first"), good(id="warm", **WARM)], "guess", "newer", NOW)
+    moved = accept(ledger, [good(id="first"), good(id="warm", **WARM)], "guess", "meant", NOW, "warm")
+    assert [one.run for one in moved.accepted] == ["warm"]
+
+
+def test_a_named_run_is_accepted_where_a_newer_one_is_not_sound() -> None:
+    runs = [good(id="sound"), good(id="quick", indicative=True)]
+    (entry,) = accept(Ledger(), runs, "guess", "the one that can be quoted", NOW, "sound").accepted
+    assert entry.run == "sound"
+    with pytest.raises(UserError, match=r"indicative.* --run"):
+        accept(Ledger(), runs, "guess", "the one that cannot", NOW, "quick")
+
+
+def test_a_floor_is_of_the_setting_that_it_was_measured_in() -> None:
+    run, (_, own) = good(id="first")
+    ledger = accept(Ledger(), [good(id="first")], "guess", "first", NOW)
+    shorter = replace(run, generation=replace(run.generation, max_new_tokens=7))
+    assert ledger.floor_of(run, "guess-k4", options_text(own)) == pytest.approx(3.4)
+    assert ledger.floor_of(shorter, "guess-k4", options_text(own)) is None
+    assert isinstance(run.generation, Generation)
+
+
+def test_two_who_accept_at_once_lose_nothing(tmp_path: Path) -> None:
+    def add(name: str) -> None:
+        with moving(tmp_path) as ledger:
+            time.sleep(0.05)
+            floor = Floor("tiny-target", "chat", name, 1.5, "by hand")
+            write_ledger(tmp_path, replace(ledger, floors=(*ledger.floors, floor)))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add, "abcd"))
+    assert [floor.arm for floor in read_ledger(tmp_path).floors] == list("abcd")
+
+
+@pytest.mark.parametrize(
+    "words", [("--against", "HEAD"), ("--history",), ("--candidate", "x"), ("--suite", "x")]
+)
+def test_accepting_judges_nothing(root: Path, words: tuple[str, ...]) -> None:
+    shown = call(root, "--accept", "guess-k4", "--because", "first", *words)
+    assert isinstance(shown.exception, UserError) and f"so {words[0]} has no meaning" in str(shown.exception)
+    assert not (root / "results" / FILE).exists()
+
+
+def test_a_run_is_named_on_the_command_line(root: Path) -> None:
+    assert call(root, "--accept", "guess", "--because", "first", "--run", "fir").exit_code == 0
+    wrong = call(root, "--accept", "guess", "--because", "first", "--run", "frist")
+    assert isinstance(wrong.exception, UserError) and "did you mean 'first'" in str(wrong.exception)
+
+
+def test_a_failing_gate_has_its_summary(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(root / "summary.md"))
+    call(root, "--accept", "guess-k4", "--because", "first")
+    Store(root / "worse").write_run(*good(7, id="worse", accepted=2))
+    shown = call(root, "--candidate", str(root / "worse"))
+    assert shown.exit_code == 1 and "regression" in shown.output
+    assert "regression (exit code 1" in (root / "summary.md").read_text()
+
+
+def test_a_first_gate_says_how_a_base_is_made(root: Path) -> None:
+    shown = call(root, "--candidate", str(root / "same"))
+    assert shown.exit_code == 5 and "draftboard gate --accept" in shown.stderr
+
+
+def test_a_candidate_that_measured_nothing_is_no_pass(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(anew, "plans_of", lambda *given: [])
+    monkeypatch.setattr(anew, "measured", lambda *given: iter([[]]))
+    shown = call(root)
+    assert isinstance(shown.exception, CandidateFailed) and shown.exception.exit_code == 1

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from draftboard.judge.compare import ArmChange, Comparison, compare
-from draftboard.judge.ratios import Sums, mean_change
-from draftboard.record.records import Sampling, TaskRef, Weights
+from draftboard.judge.ratios import Change, Sums, mean_change, widened
+from draftboard.record.records import Memory, Sampling, TaskRef, Weights
 from sides import side, without
 
 
@@ -27,7 +27,7 @@ def test_a_side_against_itself_is_the_same() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_noise_alone_is_no_difference_and_the_interval_holds_the_truth(seed: int) -> None:
+def test_the_interval_holds_the_truth_and_a_loss_past_the_noise_is_one(seed: int) -> None:
     found = drafting(compare([side(seed, noise=0.02)], [side(seed + 100, noise=0.02, slow_arm=1.08)]))
     change = found["tokens_per_s"].change
     assert change.lo is not None and change.hi is not None
@@ -108,8 +108,25 @@ def test_times_of_zero_are_unknown_and_not_nan() -> None:
 
 
 def test_few_prompts_have_no_interval() -> None:
-    change = drafting(compare([side(1, prompts=3)], [side(2, prompts=3)]))["tokens_per_s"].change
-    assert change.log is not None and change.lo is None and "3 prompts" in (change.missing or "")
+    found = drafting(compare([side(1, prompts=3)], [side(2, prompts=3)]))["tokens_per_s"]
+    assert found.change.log is not None and found.change.lo is None
+    assert "3 prompts" in (found.change.missing or "") and found.word == "no interval"
+
+
+def test_twice_the_memory_is_not_called_the_same() -> None:
+    one, two = (side(1, arm={"memory": Memory(10**8, peak)}) for peak in (5 * 10**8, 10**9))
+    found = drafting(compare([one], [two]))["memory_mb"]
+    assert (found.base, found.candidate, found.word) == (500.0, 1000.0, "no interval")
+
+
+def test_figures_are_of_the_turns_that_both_sides_answered() -> None:
+    """Of sixteen prompts the base has eight; the candidate's others would tell of another task."""
+    run, (plain, own) = side(2, prompts=16)
+    _, (_, better) = side(2, prompts=16, accepted=0)
+    known = {f"p{i}" for i in range(8)}
+    mixed = tuple(a if a.prompt_id in known else b for a, b in zip(own.traces, better.traces, strict=True))
+    found = drafting(compare([side(1)], [(run, [plain, replace(own, traces=mixed)])]))["acceptance_length"]
+    assert (found.base, found.candidate, found.word) == (4.0, 4.0, "same")
 
 
 def test_arms_of_one_name_are_paired_by_what_they_are() -> None:
@@ -134,3 +151,12 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says(repeats: int) ->
     found = [mean_change(units, rng.normal(0, 0.08, len(names))) for _ in range(trials)]
     held = [one.lo is not None and one.hi is not None and one.lo <= 0 <= one.hi for one in found]
     assert 0.91 <= sum(held) / trials <= 0.975
+
+
+def test_an_interval_is_widened_by_what_its_parts_do_not_agree_on() -> None:
+    whole = Change(0.05, 0.04, 0.06)
+    apart = [Change(0.0, -0.0196, 0.0196), Change(0.1, 0.0804, 0.1196)]
+    found = widened(whole, apart)
+    assert found.lo == pytest.approx(0.05 - 0.01 * math.sqrt(50))
+    assert found.hi == pytest.approx(0.05 + 0.01 * math.sqrt(50))
+    assert widened(whole, apart[:1]) == widened(whole, [apart[0], apart[0]]) == whole

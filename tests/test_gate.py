@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -12,7 +12,8 @@ from draftboard.errors import UserError
 from draftboard.judge.findings import Limits
 from draftboard.judge.gate import MAX_SESSIONS, Ruling, Trial
 from draftboard.judge.pairing import Run
-from draftboard.record.records import Divergence, Losslessness, Sampling
+from draftboard.record.accepted import Floor, Ledger
+from draftboard.record.records import Divergence, Losslessness, Sampling, Validity
 from sides import side, without
 
 LIMITS = Limits()
@@ -33,6 +34,12 @@ def said(ruling: Ruling, check: str, arm: str = "guess-k4") -> str:
     """Outcome and words of a finding."""
     found = next(f for f in ruling.findings if (f.check, f.arm) == (check, arm))
     return f"{found.outcome}: {found.text}"
+
+
+def floor(length: float, **facts: Any) -> Limits:
+    """Limits with one floor of the drafting arm."""
+    place = {"target": "tiny-target", "task": "chat", "arm": "guess-k4"}
+    return Limits(ledger=Ledger(floors=(Floor(**{**place, **facts}, acceptance_length=length, because="x"),)))
 
 
 def sessions(*factors: float, noise: float = 0.01) -> list[Sides]:
@@ -112,7 +119,7 @@ def test_a_drop_of_acceptance_fails_and_every_change_is_told() -> None:
 
 
 def test_the_floor_catches_what_both_sides_lost() -> None:
-    limits = Limits(floors={("tiny-target", "chat", "guess-k4"): 3.5})
+    limits = floor(3.5)
     ruling = rule([([side(0, accepted=2)], [side(1, accepted=2)])], limits)
     assert ruling.outcome == "regression"
     assert said(ruling, "floor") == "regression: E[L] 3.000, floor 3.500"
@@ -204,8 +211,7 @@ def test_an_arm_that_is_compared_with_nothing_is_judged_all_the_same(
 
 
 def test_a_floor_is_one_targets_and_an_unknown_length_does_not_keep_it() -> None:
-    other = Limits(floors={("other", "chat", "guess-k4"): 9.0})
-    own = Limits(floors={("tiny-target", "chat", "guess-k4"): 3.5})
+    other, own = floor(9.0, target="other"), floor(3.5)
     assert rule([([side(0)], [side(1)])], other).outcome == "pass"
     hidden = rule([([silent(side(0))], [silent(side(1))])], own)
     assert said(hidden, "floor").startswith("cannot tell: E[L] is not known")
@@ -254,3 +260,94 @@ def test_a_limit_that_is_no_share_is_refused(value: float) -> None:
 def test_an_arm_does_not_hide_a_namesake() -> None:
     ruling = rule([([twins(0)], [twins(70 + i, slow=1.3)]) for i in range(2)])
     assert ruling.outcome == "regression"
+
+
+def test_a_bug_of_a_later_session_is_heard() -> None:
+    """The first session is undecided and exact; the second settles the time and has the bug."""
+    found = [([side(0, noise=0.15)], [side(50, noise=0.15)]), ([side(1)], [side(51, arm=BROKEN)])]
+    assert [Trial(LIMITS, one_machine=True).add(*one).outcome for one in found[:1]] == ["cannot tell"]
+    ruling = rule(found)
+    assert (ruling.sessions, ruling.exit_code) == (2, 4)
+
+
+def test_other_tokens_of_plain_decoding_are_no_pass() -> None:
+    run, (plain, own) = side(1)
+    first = plain.traces[0]
+    other = replace(first, token_ids=(first.token_ids[0] + 1, *first.token_ids[1:]))
+    ruling = rule([([side(0)], [(run, [replace(plain, traces=(other, *plain.traces[1:])), own])])])
+    assert ruling.exit_code == 3 and "other tokens than before in 1 of 16" in said(
+        ruling, "losslessness", "plain"
+    )
+
+
+def test_a_record_that_contradicts_itself_is_no_pass() -> None:
+    """Lost rounds would pass for twice the acceptance."""
+    run, (plain, own) = side(1)
+    traces = tuple(replace(one, rounds=_half(one.rounds)) for one in own.traces)
+    ruling = rule([([side(0)], [(run, [plain, replace(own, traces=traces)])])])
+    assert ruling.exit_code == 3 and "contradicts itself" in said(ruling, "validity")
+
+
+def _half(rounds: Any) -> Any:
+    """Every column's first half."""
+    columns = {f.name: getattr(rounds, f.name) for f in fields(rounds)}
+    return replace(rounds, **{name: column[: len(column) // 2] for name, column in columns.items() if column})
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_disturbed_run_is_no_verdict_unless_both_sides_took_turns(seed: int) -> None:
+    disturbed = {"validity": Validity(("other processes used 30 % of the cores",))}
+    sides = [side(0), side(1)]
+    sides[seed] = side(seed, arm=disturbed)
+    stored = rule([([sides[0]], [sides[1]])], one_machine=False)
+    assert stored.exit_code == 3 and "other processes" in said(stored, "validity")
+    assert rule([([sides[0]], [sides[1]])]).outcome == "pass"
+
+
+@pytest.mark.parametrize(
+    ("facts", "run"),
+    [
+        ({"task_sha256": "another"}, {}),
+        ({"max_new_tokens": 7}, {}),
+        ({}, {"sampling": Sampling(temperature=1.0), "arm": {"losslessness": None}}),
+    ],
+)
+def test_a_floor_holds_for_its_own_setting(facts: dict[str, Any], run: dict[str, Any]) -> None:
+    ruling = rule([([side(0, **run)], [side(1, **run)])], floor(9.0, **facts))
+    assert not [one for one in ruling.findings if one.check == "floor"]
+    assert rule([([side(0)], [side(1)])], floor(9.0)).outcome == "regression"
+
+
+def test_sides_with_other_numbers_of_repeats_agree_on_every_session() -> None:
+    trial = Trial(LIMITS, one_machine=True)
+    for i in range(3):
+        ruling = trial.add([side(i, repeats=1)], [side(i + 50, repeats=3)])
+    assert {arm.turns for arm in ruling.comparison.arms} == {24}
+
+
+def test_a_limit_is_told_with_its_digits() -> None:
+    ruling = rule([([side(0)], [side(1)])], Limits(time=0.025))
+    assert "within 2.5%" in said(ruling, "time", "all arms")
+
+
+def test_what_another_session_cannot_settle_asks_for_none() -> None:
+    trial = Trial(LIMITS, one_machine=True)
+    assert not trial.open(trial.add([side(0, prompts=3)], [side(1, prompts=3)]))
+
+
+def test_two_sessions_past_the_limit_do_not_pass_by_a_wild_third() -> None:
+    found = sessions(1.035, 1.032, 0.92)
+    trial = Trial(LIMITS, one_machine=True)
+    for one in found:
+        ruling = trial.add(*one)
+    assert said(ruling, "time", "all arms").startswith("cannot tell")
+
+
+def test_sessions_that_disagree_among_themselves_are_neither() -> None:
+    """A process that is fast or slow as a whole: each session is sure of its figure, and they are 13 % apart."""
+    found = sessions(1.133, 1.0, 1.133)
+    trial = Trial(LIMITS, one_machine=True)
+    for one in found:
+        ruling = trial.add(*one)
+    assert ruling.comparison.pace.lo is not None and ruling.comparison.pace.lo > 0.03
+    assert said(ruling, "time", "all arms").startswith("cannot tell")

@@ -166,3 +166,8 @@ def test_unknown_values_are_passed_over() -> None:
     values: list[float | None] = [*level(10, 5), None, 0.0, *level(8, 5, 1)]
     assert [step.index for step in find_steps(values)] == [7]
     assert find_steps([]) == find_steps([None]) == ()
+
+
+@pytest.mark.parametrize("values", [[*[10.0] * 20, 15.0, 15.0, 10.0], [15.0, 15.0, *[10.0] * 20]])
+def test_two_spikes_at_an_end_are_no_step(values: list[float]) -> None:
+    assert find_steps(values) == ()

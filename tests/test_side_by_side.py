@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -13,8 +14,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
-from draftboard.errors import UserError
+from draftboard.cli import app
+from draftboard.errors import CandidateFailed, UserError
 from draftboard.measure import builds, runner, versus
 from draftboard.measure.builds import Build, at_commit, packages_key, this_checkout
 from draftboard.measure.referee import Contender, take_turns
@@ -315,6 +318,83 @@ def test_a_run_that_ends_badly_is_told_with_its_last_line(tmp_path: Path) -> Non
     pair = Build("base", ROOT, script), Build("candidate", ROOT, script)
     with pytest.raises(UserError, match=r"base build's run ended with code 2: no such suite \(log: "):
         versus.measure_session(pair, "gate", tmp_path / "work", "cpu", 0)
+
+
+def test_a_candidate_alone_that_ends_badly_is_no_mistake_of_a_command(tmp_path: Path) -> None:
+    for name, code in (("base", 0), ("candidate", 2)):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho boom; exit {code}\n")
+        (tmp_path / name).chmod(0o755)
+    pair = Build("base", ROOT, tmp_path / "base"), Build("candidate", ROOT, tmp_path / "candidate")
+    with pytest.raises(CandidateFailed, match="candidate build's run ended with code 2: boom") as caught:
+        versus.measure_session(pair, "gate", tmp_path / "work", "cpu", 0)
+    assert caught.value.exit_code == 1
+
+
+def test_a_suite_file_that_the_base_lacks_is_the_candidates(tmp_path: Path) -> None:
+    script = tmp_path / "python"
+    script.write_text('#!/bin/sh\npwd; echo "$@"; exit 2\n')
+    script.chmod(0o755)
+    for name in ("base", "candidate"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "candidate/mine.toml").touch()
+    pair = Build("base", tmp_path / "base", script), Build("candidate", tmp_path / "candidate", script)
+    with pytest.raises(UserError):
+        versus.measure_session(pair, "mine.toml", tmp_path / "work", "cpu", 0)
+    logs = {name: (tmp_path / f"work/{name}.log").read_text() for name in ("base", "candidate")}
+    assert f"--suite {tmp_path}/candidate/mine.toml --root {tmp_path}/candidate" in logs["base"]
+    assert f"--suite mine.toml --root {tmp_path}/candidate" in logs["candidate"]
+
+
+def test_an_environment_whose_python_is_gone_is_made_anew(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Path] = []
+
+    def install(build: Path, folder: Path) -> None:
+        (folder / "bin").mkdir(parents=True, exist_ok=True)
+        (folder / "bin/python").touch()
+        made.append(folder)
+
+    monkeypatch.setattr(builds, "_install", install)
+    (checkout / "constraints.txt").write_text("torch==2\n")
+    python = at_commit("first", checkout, tmp_path / "cache").python
+    python.unlink()
+    assert at_commit("first", checkout, tmp_path / "cache").python == python
+    assert len(made) == 2
+
+
+FAKE_DRAFTBOARD = """
+import sys
+sys.path[:0] = {paths!r}
+from pathlib import Path
+from draftboard.record.store import Store
+from sides import side
+out = Path(sys.argv[sys.argv.index("--out") + 1])
+seed = sum(out.parent.name.encode()) + {seed}
+Store(out).write_run(*side(seed, slow={slow}, id="r" + str(seed)))
+"""
+
+
+def fake_build(name: str, folder: Path, slow: float) -> Build:
+    """A build whose `draftboard run` stores a made run at once."""
+    script, paths = folder / f"{name}.py", [str(ROOT / "harness"), str(ROOT / "tests")]
+    script.write_text(FAKE_DRAFTBOARD.format(paths=paths, slow=slow, seed=len(name)))
+    python = folder / f"{name}-python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{script}" "$@"\n')
+    python.chmod(0o755)
+    return Build(name, ROOT, python)
+
+
+@pytest.mark.parametrize(("slow", "code", "sessions"), [(1.0, 0, 1), (1.3, 1, 2)])
+def test_a_gate_beside_a_commit_goes_from_the_builds_to_the_exit_code(
+    slow: float, code: int, sessions: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builds, "at_commit", lambda ref, root: fake_build("base", tmp_path, 1.0))
+    monkeypatch.setattr(builds, "this_checkout", lambda root: fake_build("candidate", tmp_path, slow))
+    words = ["gate", "--against", "HEAD", "--root", str(ROOT), "--work", str(tmp_path / "work")]
+    shown = CliRunner().invoke(app, [*words, "--format", "json"])
+    assert shown.exit_code == code, shown.output
+    assert json.loads(shown.stdout)["sessions"] == sessions == len(list((tmp_path / "work").iterdir()))
 
 
 def test_only_a_run_that_another_waits_for_forks_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:

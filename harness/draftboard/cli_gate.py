@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from draftboard.errors import UserError, unknown
+from draftboard.errors import CandidateFailed, UserError, unknown
 
 INTERRUPTED = 130
 ACCEPTED = "accepted"
@@ -34,6 +34,9 @@ AcceptanceLimit = Annotated[
 ]
 Accept = Annotated[
     str | None, typer.Option(metavar="ARM", help="Make the newest run of this arm the accepted one.")
+]
+AcceptedRun = Annotated[
+    str | None, typer.Option("--run", help="The run that --accept means, if not the newest.")
 ]
 Because = Annotated[str, typer.Option(help="Why it is accepted; kept beside it.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
@@ -81,6 +84,7 @@ def gate(
     acceptance_limit: AcceptanceLimit = 0.01,
     accept: Accept = None,
     because: Because = "",
+    run: AcceptedRun = None,
     device: Device = "auto",
     format: Format = "table",
     out: Out = None,
@@ -91,10 +95,15 @@ def gate(
     """Judge this checkout by a fixed base (exit codes: 0 pass, 1 regression, 3 cannot tell, 4 not lossless,
     5 nothing comparable)."""
     if accept is not None:
-        print(_accept(accept, because, root / "results"))
+        _refuse_beside_accept({"--against": against != ACCEPTED, "--suite": suite, "--candidate": candidate,
+                               "--out": out, "--work": work, "--history": history})  # fmt: skip
+        print(_accept(accept, because, run, root / "results"))
         return
-    if because:
-        raise UserError("--because gives the reason for --accept ARM; name the arm, or leave it out")
+    if because or run:
+        word = "--because gives the reason for" if because else "--run names the run of"
+        raise UserError(f"{word} --accept ARM; name the arm, or leave it out")
+    if candidate is not None and suite is not None:
+        raise UserError("--candidate names runs that were measured, --suite what to measure: leave one out")
     _check_output(format, out)
     work = work or root / "results/.partial" / f"gate-{_now().strftime('%Y%m%dT%H%M%S')}-{os.getpid()}"
     try:
@@ -103,8 +112,14 @@ def gate(
         Console(stderr=True).print(f"interrupted; nothing was judged, what was measured lies in {work}")
         raise typer.Exit(INTERRUPTED) from None
     if history:
-        _remember(ruling, against, root / "results")
+        _remember(ruling, against, root)
     _write(ruling, format, out, decided=True)
+    if not ruling.comparison.arms and against == ACCEPTED:
+        print(
+            "draftboard: no accepted run of these arms on this machine; `draftboard gate --accept ARM"
+            " --because '...'` makes the newest run of one the base",
+            file=sys.stderr,
+        )
     raise typer.Exit(ruling.exit_code)
 
 
@@ -125,7 +140,7 @@ def _judge(
     beside = against != ACCEPTED
     if beside and candidate is not None:
         raise UserError("--candidate is for --against accepted: beside a commit both builds are measured now")
-    trial = Trial(Limits(*limits, read_ledger(root / "results").floors_by_place()), one_machine=beside)
+    trial = Trial(Limits(*limits, read_ledger(root / "results")), one_machine=beside)
     sessions = (
         _beside_commit(against, suite or "gate", root, work, device)
         if beside
@@ -154,27 +169,43 @@ def _beside_accepted(suite: str, candidate: str | None, root: Path, work: Path, 
 
     plans = anew.plans_of(suite, root, device, f"draftboard gate --suite {suite}")
     for runs in anew.measured(plans, work, Console(stderr=True)):
+        if not runs:
+            raise CandidateFailed(f"no task of suite {suite} could be measured: the lines above say why")
         yield beside(root / "results", runs, anew.task_names(plans)), runs
 
 
-def _accept(arm: str, because: str, results: Path) -> str:
-    from draftboard.judge.accepting import accept
-    from draftboard.record.accepted import read_ledger, write_ledger
-    from draftboard.record.sides import read_runs
+def _refuse_beside_accept(given: dict[str, Any]) -> None:
+    if found := [name for name, value in given.items() if value]:
+        raise UserError(
+            f"--accept measures and judges nothing, so {found[0]} has no meaning with it: leave it out"
+        )
 
-    moment = _now().isoformat(timespec="seconds")
-    ledger = accept(read_ledger(results), read_runs(results), arm, because, moment)
-    moved = [one for one in ledger.accepted if one.accepted_utc == moment]
-    path = write_ledger(results, ledger)
-    lines = (f"accepted {one.task} {one.arm} of run {one.run} on {one.target}" for one in moved)
+
+def _accept(arm: str, because: str, run: str | None, results: Path) -> str:
+    from draftboard.judge.accepting import accept
+    from draftboard.record.accepted import moving, write_ledger
+    from draftboard.record.sides import read_runs
+    from draftboard.record.store import Store
+
+    named = None if run is None else Store(results).find(run).record.id
+    moment = _now().isoformat(timespec="microseconds")
+    with moving(results) as ledger:
+        moved = accept(ledger, read_runs(results), arm, because, moment, named)
+        path = write_ledger(results, moved)
+    new = [one for one in moved.accepted if one.accepted_utc == moment]
+    lines = (f"accepted {one.task} {one.arm} of run {one.run} on {one.target}" for one in new)
     return "\n".join([*lines, f"wrote {path}"])
 
 
-def _remember(ruling: Any, against: str, results: Path) -> None:
+def _remember(ruling: Any, against: str, root: Path) -> None:
+    """Keeps a ruling, with the commit that was judged by and not a name that moves on."""
     from draftboard.judge.logbook import entry
+    from draftboard.measure.builds import commit_of
     from draftboard.record import history
 
-    made = entry(ruling, against, _now().isoformat(timespec="seconds"))
+    results = root / "results"
+    named = against if against == ACCEPTED else commit_of(against, root)
+    made = entry(ruling, named, _now().isoformat(timespec="seconds"))
     if made is not None:
         history.append(results, made)
 
@@ -201,12 +232,12 @@ def _write(ruling: Any, form: str, out: Path | None, *, decided: bool) -> None:
     from draftboard.show.layout import show
 
     formats = comparison_files.RULING_FORMATS if decided else comparison_files.FORMATS
-    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
-        with Path(summary).open("a", encoding="utf-8") as file:
-            file.write(formats["markdown"](ruling))
     if form == "table":
         show(Console(), comparison.ruling(ruling) if decided else comparison.table(ruling.comparison))
     elif out is not None:
         out.write_text(formats[form](ruling), encoding="utf-8")
     else:
         sys.stdout.write(formats[form](ruling))
+    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
+        with Path(summary).open("a", encoding="utf-8") as file:
+            file.write(formats["markdown"](ruling))

@@ -22,6 +22,12 @@ class UserError(Exception):
     exit_code = 2
 
 
+class CandidateFailed(UserError):
+    """A candidate could not be measured where its base could: no pass, and no mistake of a command."""
+
+    exit_code = 1
+
+
 def unknown(kind: str, found: str, known: Iterable[str], where: str = "") -> UserError:
     """The error for a name that does not exist, with the nearest known name.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from draftboard.errors import UserError, unknown
-from draftboard.judge.pairing import Measured, Run
+from draftboard.judge.pairing import SETTINGS, Measured, Run
 from draftboard.judge.summary import Row, rows
 from draftboard.record.accepted import Accepted, Floor, Ledger, options_text
 from draftboard.record.records import Arm, RunRecord
@@ -15,18 +15,22 @@ FLOOR_SHARE = 0.8
 """A first floor keeps this share of what speculation gains: E[L] may fall to 1 + 0.8 (E[L] - 1)."""
 
 
-def accept(ledger: Ledger, runs: Sequence[Run], arm: str, because: str, now_utc: str) -> Ledger:
+def accept(
+    ledger: Ledger, runs: Sequence[Run], arm: str, because: str, now_utc: str, named: str | None = None
+) -> Ledger:
     """The ledger with the newest run of `arm` as its base, on each task and machine. `arm` is a drafter with
-    its K (`plain-k4`), a drafter, or the beginning of an arm's id; `runs` are given oldest first.
+    its K (`plain-k4`), a drafter, or the beginning of an arm's id; `runs` are given oldest first, `named` is
+    the id of the only one that is meant.
 
     The base of another arm of that name stays as long as the accepted run measures that arm too. An arm
     without a floor gets one; an old floor stays. Raises UserError when there is no such arm, no
-    reason is given, two arms of the newest run are meant, or that run is failed, partial or otherwise not
-    valid.
+    reason is given, two arms of the newest run are meant, or that run is failed, partial, otherwise not
+    valid, or, unless it is named, of another setting than the present base.
     """
     if not because.strip():
         raise UserError("an accepted record needs a reason: --because '...'")
-    found = [(one, row) for run, arms in runs for one, row in _measured(run, arms)]
+    meant = [(run, arms) for run, arms in runs if named in (None, run.id)]
+    found = [(one, row) for run, arms in meant for one, row in _measured(run, arms)]
     chosen = [(one, row) for one, row in found if arm in (one.label, one.arm.drafter) or _is_id(one, arm)]
     if not chosen:
         raise unknown("arm", arm, {one.label for one, _ in found}, "the results")
@@ -34,6 +38,8 @@ def accept(ledger: Ledger, runs: Sequence[Run], arm: str, because: str, now_utc:
     for one, row in newest.values():
         _refuse_namesakes(one, [other for other, _ in chosen])
         _refuse_unsound(one, row)
+        if named is None:
+            _refuse_another_setting(one, ledger, runs)
         ledger = _moved(ledger, one, _namesakes(one, runs), row, because.strip(), now_utc)
     return ledger
 
@@ -62,12 +68,27 @@ def _refuse_namesakes(one: Measured, chosen: Sequence[Measured]) -> None:
 
 
 def _refuse_unsound(one: Measured, row: Row) -> None:
-    """The newest run decides: an older good one would hide what happened since."""
+    """Unless one is named, the newest run decides: an older good one would hide what happened since."""
     why = row.reasons or (("its commit is not known",) if one.run.environment.git_sha is None else ())
     if one.run.environment.git_dirty:
         why = (*why, "it was measured from a tree with local changes")
     if why:
-        raise UserError(f"run {one.run.id}, {one.task} {one.label}: not accepted: {why[0]}; measure it again")
+        raise UserError(
+            f"run {one.run.id}, {one.task} {one.label}: not accepted: {why[0]}; measure it again, or name"
+            " another run with --run"
+        )
+
+
+def _refuse_another_setting(one: Measured, ledger: Ledger, runs: Sequence[Run]) -> None:
+    """A run with another reply limit or temperature is no successor of the base that it would replace."""
+    bases = {e.run for e in ledger.accepted if (e.target, e.task, e.arm, e.fingerprint) == _key(one)}
+    for base in (run for run, _ in runs if run.id in bases):
+        fields = [name for name, read in SETTINGS.items() if read(base) != read(one.run)]
+        if fields:
+            raise UserError(
+                f"run {one.run.id}, {one.task} {one.label}: not accepted: it has another {fields[0]} than the"
+                f" base, run {base.id}; if that is meant, name it: --run {one.run.id}"
+            )
 
 
 def _namesakes(one: Measured, runs: Sequence[Run]) -> list[Arm]:
@@ -92,11 +113,28 @@ def _moved(
 
 
 def _floors(ledger: Ledger, one: Measured, is_shared: bool, row: Row) -> tuple[Floor, ...]:
-    """The floor of a name that arms share is one arm's; otherwise it holds whatever the options become."""
-    place = (one.run.target.id, one.task, one.label)
-    options = options_text(one.arm) if is_shared else None
-    known = any((f.target, f.task, f.arm, f.options) == (*place, options) for f in ledger.floors)
-    if known or row.baseline or row.acceptance_length is None:
+    """The floor of a name that arms share is one arm's; otherwise it holds whatever the options become. It
+    holds for the prompts and the reply limit that it was measured with."""
+    if row.baseline or row.acceptance_length is None or one.run.sampling.temperature > 0:
         return ledger.floors
-    least = round(1 + FLOOR_SHARE * (row.acceptance_length - 1), 3)
-    return (*ledger.floors, Floor(*place, least, f"set when run {one.run.id} was accepted", options))
+    own = Floor(
+        target=one.run.target.id,
+        task=one.task,
+        arm=one.label,
+        acceptance_length=round(1 + FLOOR_SHARE * (row.acceptance_length - 1), 3),
+        because=f"set when run {one.run.id} was accepted",
+        options=options_text(one.arm) if is_shared else None,
+        task_sha256=one.run.task.sha256,
+        max_new_tokens=one.run.generation.max_new_tokens,
+    )
+    known = any(_same_place(own, floor) for floor in ledger.floors)
+    return ledger.floors if known else (*ledger.floors, own)
+
+
+def _same_place(one: Floor, other: Floor) -> bool:
+    """Floors of one setting; one that names no setting is of all."""
+    facts = ("task_sha256", "max_new_tokens")
+    alike = all(getattr(other, name) in (None, getattr(one, name)) for name in facts)
+    return alike and (one.target, one.task, one.arm, one.options) == (
+        other.target, other.task, other.arm, other.options
+    )  # fmt: skip

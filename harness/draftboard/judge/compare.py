@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -13,9 +13,11 @@ from draftboard.judge import ratios, telemetry
 from draftboard.judge.metrics import BY_NAME, measure
 from draftboard.judge.pairing import Matches, Measured, Refused, Run, match
 from draftboard.judge.ratios import Change, Sums
+from draftboard.record.records import Arm
 
-Word = Literal["same", "better", "worse", "no difference found", "unknown"]
-"""`same`: equal to the last digit. `no difference found`: the interval holds 0 (or there is none)."""
+Word = Literal["same", "better", "worse", "no difference found", "no interval", "unknown"]
+"""`same`: equal to the last digit. `no difference found`: the interval holds 0. `no interval`: nobody knows
+how much of the change is noise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,27 +69,35 @@ def compare(base: Iterable[Run], candidate: Iterable[Run], *, one_machine: bool 
     """Compares the newest runs of both sides. Runs are given oldest first; `one_machine` says that both sides
     took turns on one machine, so that their times compare directly."""
     found: Matches = match(base, candidate, one_machine=one_machine)
-    sums = [ratios.take_sums(*pair) for pair in found.pairs]
-    arms = (_arm(*pair, *own) for pair, own in zip(found.pairs, sums, strict=True))
-    tasks = [before.task for before, _ in found.pairs]
-    pace = _over_arms(tasks, [own for own, _ in sums])
+    common = [ratios.common_turns(*pair) for pair in found.pairs]
+    sums = [ratios.take_sums(*pair, turns) for pair, turns in zip(found.pairs, common, strict=True)]
+    parts = zip(found.pairs, sums, common, strict=True)
+    arms = (_arm(*pair, own, turns) for pair, own, turns in parts)
+    pace = _over_arms([before.task for before, _ in found.pairs], sums)
     return Comparison(tuple(arms), found.refused, found.vanished, found.new, pace, one_machine)
 
 
-def _arm(base: Measured, candidate: Measured, sums: Mapping[str, Sums], turns: int) -> ArmChange:
+def _arm(
+    base: Measured, candidate: Measured, sums: Mapping[str, Sums], turns: Collection[ratios.Turn]
+) -> ArmChange:
     return ArmChange(
         base=base,
         candidate=candidate,
-        differences=tuple(_differences(base, candidate, sums)),
-        turns=turns,
+        differences=tuple(_differences(base, candidate, sums, turns)),
+        turns=len(turns),
         expected=len(base.arm.traces),
         other_replies=_other_replies(base, candidate),
         pace=ratios.pace(sums),
     )
 
 
-def _differences(base: Measured, candidate: Measured, sums: Mapping[str, Sums]) -> Iterable[Difference]:
-    before, after = (measure(one.baseline, one.arm) for one in (base, candidate))
+def _differences(
+    base: Measured, candidate: Measured, sums: Mapping[str, Sums], turns: Collection[ratios.Turn]
+) -> Iterable[Difference]:
+    """Figures of the turns that both sides answered; where there are none, of each side's own."""
+    before, after = (
+        measure(_within(one.baseline, turns), _within(one.arm, turns)) for one in (base, candidate)
+    )
     pace = ratios.pace(sums)
     changes = {
         "acceptance_length": ratios.acceptance(sums),
@@ -102,6 +112,11 @@ def _differences(base: Measured, candidate: Measured, sums: Mapping[str, Sums]) 
         yield _difference(name, title, unit, False, one, two, _single(one, two))
 
 
+def _within(arm: Arm, turns: Collection[ratios.Turn]) -> Arm:
+    kept = tuple(trace for trace in arm.traces if ratios.turn_of(trace) in turns)
+    return replace(arm, traces=kept) if kept else arm
+
+
 def _difference(
     name: str, title: str, unit: str, up: bool, base: float | None, candidate: float | None, change: Change
 ) -> Difference:
@@ -113,21 +128,16 @@ def _word(change: Change, higher_is_better: bool) -> Word:
         return "unknown"
     if change.log == 0 and not change.half_width:
         return "same"
-    if change.lo is None or change.hi is None or change.lo <= 0 <= change.hi:
+    if change.lo is None or change.hi is None:
+        return "no interval"
+    if change.lo <= 0 <= change.hi:
         return "no difference found"
     return "better" if (change.lo > 0) == higher_is_better else "worse"
 
 
 def _memory_mb(one: Measured) -> float | None:
-    """The most memory of the pass under sampling: of the GPU's allocator, else of the process."""
-    sampled = one.arm.telemetry
-    if sampled is None:
-        return None
-    if sampled.torch_allocated_peak_bytes is not None:
-        return sampled.torch_allocated_peak_bytes / 1e6
-    devices = telemetry.summarise(sampled, one.run.idle).devices
-    peaks = (d.figures["process_rss_bytes"].value for d in devices if "process_rss_bytes" in d.figures)
-    return next((peak / 1e6 for peak in peaks if peak is not None), None)
+    """The most memory within the arm's replies."""
+    return None if one.arm.memory is None else one.arm.memory.peak_bytes / 1e6
 
 
 def _energy(one: Measured) -> float | None:
@@ -157,9 +167,9 @@ def inverse(change: Change) -> Change:
 
 
 def _other_replies(base: Measured, candidate: Measured) -> int:
-    own = {(t.prompt_id, t.turn, t.repeat): t.token_ids for t in candidate.arm.traces}
-    keys = ((t, (t.prompt_id, t.turn, t.repeat)) for t in base.arm.traces)
-    return sum(key in own and own[key] != trace.token_ids for trace, key in keys)
+    own = {ratios.turn_of(trace): trace.token_ids for trace in candidate.arm.traces}
+    turns = ((trace, ratios.turn_of(trace)) for trace in base.arm.traces)
+    return sum(turn in own and own[turn] != trace.token_ids for trace, turn in turns)
 
 
 def _over_arms(tasks: Sequence[str], found: Sequence[Mapping[str, Sums]]) -> Change:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal
 
 from draftboard.errors import UserError
@@ -14,7 +14,8 @@ from draftboard.judge.pairing import Measured
 from draftboard.judge.ratios import Change
 from draftboard.judge.sample import take_sample
 from draftboard.judge.summary import verdict_of
-from draftboard.record.accepted import floor_place, options_text
+from draftboard.judge.validity import doubts
+from draftboard.record.accepted import Ledger, options_text
 
 Outcome = Literal["not lossless", "regression", "nothing comparable", "cannot tell", "pass"]
 EXIT_CODES: dict[Outcome, int] = {
@@ -27,14 +28,17 @@ EXIT_CODES: dict[Outcome, int] = {
 """The gravest first: the outcome of several findings is the first of these that one of them has."""
 
 
+NO_FLOORS = Ledger()
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much worse is too much, as shares; `floors` are the least acceptance lengths, as the ledger gives
-    them by place. Raises UserError for a limit that is no share."""
+    """How much worse is too much, as shares; `ledger` has the least acceptance lengths. Raises UserError for
+    a limit that is no share."""
 
     time: float = 0.03
     acceptance: float = 0.01
-    floors: Mapping[tuple[str, ...], float] = field(default_factory=dict)
+    ledger: Ledger = NO_FLOORS
 
     def __post_init__(self) -> None:
         for name, value in (("limit", self.time), ("acceptance limit", self.acceptance)):
@@ -48,27 +52,44 @@ class Finding:
 
     task: str
     arm: str
-    check: Literal["losslessness", "presence", "same setting", "acceptance", "floor", "time"]
+    check: Literal["losslessness", "validity", "presence", "same setting", "acceptance", "floor", "time"]
     outcome: Outcome
     text: str
+    again: bool = False
+    """Another session may decide it."""
+
+
+def records(found: Comparison) -> Iterator[Finding]:
+    """What the records of one session say by themselves: losslessness of every arm of the candidate, compared
+    with anything or not, and what speaks against the figures of either side."""
+    for arm in found.arms:
+        yield from _lossless(arm.candidate)
+        yield from _doubts(arm.base, found, "the base's run: ")
+        yield from _doubts(arm.candidate, found)
+    for own in _uncompared(found):
+        yield from _lossless(own)
+        yield from _doubts(own, found)
 
 
 def facts(found: Comparison, limits: Limits) -> Iterator[Finding]:
-    """Every finding but those about time. What needs no base is judged of every arm of the candidate, those
-    that were not compared with anything too."""
+    """What is found in all sessions together, save about time. What needs no base is judged of every arm of
+    the candidate, those that were not compared with anything too."""
     yield from _presence(found)
     yield from _settings(found)
     for arm in found.arms:
-        yield from _lossless(arm.candidate)
         yield from _floor(arm.candidate, limits)
         yield from _plain_text(arm)
         yield from _acceptance(arm, limits)
         yield from _complete(arm)
-    for own in (*found.new, *(one.candidate for one in found.refused)):
-        yield from _lossless(own)
+    for own in _uncompared(found):
         yield from _floor(own, limits)
         if own.arm.error:
             yield Finding(own.task, own.label, "presence", "regression", f"failed: {own.arm.error}")
+
+
+def _uncompared(found: Comparison) -> tuple[Measured, ...]:
+    """The candidate's arms without a counterpart that they may be compared with."""
+    return (*found.new, *(one.candidate for one in found.refused))
 
 
 def place_of(arm: ArmChange) -> tuple[str, str]:
@@ -81,15 +102,22 @@ def percent(log: float) -> str:
     return f"{math.expm1(log):+.1%}"
 
 
+def share(limit: float) -> str:
+    """A limit as a percentage, with the digits that it was given with.
+
+    >>> share(0.03), share(0.005)
+    ('3%', '0.5%')
+    """
+    return f"{100 * limit:.6g}%"
+
+
 def _is_plain(own: Measured) -> bool:
     return own.arm.id == own.run.baseline
 
 
 def _floor(own: Measured, limits: Limits) -> Iterator[Finding]:
-    """The least acceptance length of the arm, or else of its name, whatever the base has. A failed arm has
-    failed already."""
-    places = (floor_place(own.run.target.id, own.task, own.label, o) for o in (options_text(own.arm), None))
-    floor = next((limits.floors[place] for place in places if place in limits.floors), None)
+    """The arm's least acceptance length, whatever the base has. A failed arm has failed already."""
+    floor = limits.ledger.floor_of(own.run, own.label, options_text(own.arm))
     if floor is None or own.arm.error:
         return
     found = BY_NAME["acceptance_length"].of(take_sample(own.baseline, own.arm))
@@ -117,7 +145,7 @@ def _acceptance(arm: ArmChange, limits: Limits) -> Iterator[Finding]:
     outcome = _acceptance_outcome(arm, change, limits)
     text = f"E[L] {found.base:.3f} to {found.candidate:.3f}, {percent(change.log)} over the same prompts"
     if outcome == "cannot tell":
-        text += f", limit {limits.acceptance:.0%}: more prompts or repeats settle it"
+        text += f", limit {share(limits.acceptance)}: more prompts or repeats settle it"
     yield Finding(*place, "acceptance", outcome, text)
 
 
@@ -134,8 +162,12 @@ def _acceptance_outcome(arm: ArmChange, change: Change, limits: Limits) -> Outco
 def _plain_text(arm: ArmChange) -> Iterator[Finding]:
     """Plain decoding has nothing to be compared with but its own replies of before."""
     if _is_plain(arm.candidate) and arm.other_replies and arm.candidate.run.sampling.temperature == 0:
-        text = f"plain decoding gives other tokens than before in {arm.other_replies} of {arm.turns} turns"
-        yield Finding(*place_of(arm), "losslessness", "pass", text)
+        text = (
+            f"plain decoding gives other tokens than before in {arm.other_replies} of {arm.turns} turns;"
+            " where the change is meant to alter the text, a base made after it settles the rest; else the"
+            " target is broken"
+        )
+        yield Finding(*place_of(arm), "losslessness", "cannot tell", text)
 
 
 def _lossless(own: Measured) -> Iterator[Finding]:
@@ -150,6 +182,14 @@ def _lossless(own: Measured) -> Iterator[Finding]:
     elif own.run.sampling.temperature == 0 and not own.arm.error and not _is_plain(own):
         text = f"not checked: {verdict.reason}: a run whose replies are compared settles it"
         yield Finding(*place, "losslessness", "cannot tell", text)
+
+
+def _doubts(own: Measured, found: Comparison, whose: str = "") -> Iterator[Finding]:
+    """Every reason not to believe an arm's figures. Runs that took turns disturb each other by design."""
+    for doubt in doubts(own.run, own.baseline, own.arm, turns=found.one_machine):
+        yield Finding(
+            own.task, own.label, "validity", "cannot tell", f"{whose}{doubt}: a run without it settles it"
+        )
 
 
 def _complete(arm: ArmChange) -> Iterator[Finding]:

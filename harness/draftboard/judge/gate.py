@@ -13,9 +13,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from draftboard.judge.compare import ArmChange, Comparison, compare, inverse
-from draftboard.judge.findings import EXIT_CODES, Finding, Limits, Outcome, facts, percent, place_of
+from draftboard.judge.findings import (
+    EXIT_CODES,
+    Finding,
+    Limits,
+    Outcome,
+    facts,
+    percent,
+    place_of,
+    records,
+    share,
+)
 from draftboard.judge.pairing import Run, pooled
-from draftboard.judge.ratios import Change
+from draftboard.judge.ratios import Change, widened
 
 CONFIRMATIONS = 2
 MAX_SESSIONS = 3
@@ -53,8 +63,12 @@ class Trial:
         self._base.append(base)
         self._candidate.append(candidate)
         self._single.append(compare(base, candidate, one_machine=self.one_machine))
-        whole = compare(_pool(self._base), _pool(self._candidate), one_machine=self.one_machine)
-        found = (*facts(whole, self.limits), *self._times(whole))
+        stride = max((run.repeats for runs in (*self._base, *self._candidate) for run, _ in runs), default=1)
+        pools = (_pool(sessions, stride) for sessions in (self._base, self._candidate))
+        whole = compare(*pools, one_machine=self.one_machine)
+        # A pooled arm has the verdicts of its first session only, so every session speaks for itself.
+        of_records = (finding for one in self._single for finding in records(one))
+        found = tuple(dict.fromkeys((*of_records, *facts(whole, self.limits), *self._times(whole))))
         return Ruling(_gravest(found, whole), found, whole, len(self._single))
 
     def over(self, sessions: Iterable[tuple[Sequence[Run], Sequence[Run]]]) -> Ruling:
@@ -68,17 +82,20 @@ class Trial:
         return ruling or self.add((), ())
 
     def open(self, ruling: Ruling) -> bool:
-        """True when another session might change the outcome: a time is undecided, and nothing else has
+        """True when another session might change the outcome: one would decide a time, and nothing else has
         decided against the change already."""
-        undecided = any(f.check == "time" and f.outcome == "cannot tell" for f in ruling.findings)
+        undecided = any(finding.again for finding in ruling.findings)
         return undecided and ruling.outcome == "cannot tell" and ruling.sessions < MAX_SESSIONS
 
     def _times(self, whole: Comparison) -> Iterator[Finding]:
         limit = math.log1p(self.limits.time)
         before = [_losses(one) for one in self._single]
         for key, change in _losses(whole).items():
-            past = sum(_figure_is_past(one.get(key), limit) for one in before)
-            yield _time_finding(key[:2], change, past, self.limits.time, self._hint(key, whole))
+            parts = [one[key] for one in before if key in one]
+            past = sum(_is_past(part, limit) for part in parts)
+            yield _time_finding(
+                key[:2], widened(change, parts), past, self.limits.time, self._hint(key, whole)
+            )
 
     def _hint(self, key: Key, whole: Comparison) -> str | None:
         """Against stored runs plain decoding has nothing to be measured by but the clock, which also tells
@@ -89,15 +106,16 @@ class Trial:
         return "machine or build? `gate --against` the accepted commit runs both side by side and tells"
 
 
-def _pool(sessions: Sequence[Sequence[Run]]) -> list[Run]:
-    """The runs of all sessions, runs of the same arms as one run. A stored side is the same in each."""
+def _pool(sessions: Sequence[Sequence[Run]], stride: int) -> list[Run]:
+    """The runs of all sessions, runs of the same arms as one run. A stored side is the same in each.
+    `stride`: the most repeats that a run of either side has."""
     if len(sessions) == 1:
         return list(sessions[0])
     alike: dict[tuple[str, tuple[str, ...]], list[Run]] = {}
     for runs in sessions:
         for run, arms in runs:
             alike.setdefault((run.fingerprint, run.arms), []).append((run, arms))
-    return [pooled(found) for found in alike.values()]
+    return [pooled(found, stride) for found in alike.values()]
 
 
 def _key(arm: ArmChange) -> Key:
@@ -119,18 +137,20 @@ def _losses(found: Comparison) -> dict[Key, Change]:
 def _time_finding(
     place: tuple[str, str], change: Change, past: int, limit: float, hint: str | None
 ) -> Finding:
-    bound = math.log1p(limit)
     if change.log is None or change.lo is None or change.hi is None:
         return Finding(
             *place, "time", "cannot tell", f"no interval: {change.missing}: more prompts settle it"
         )
+    bound = math.log1p(limit)
     text = f"{percent(change.log)} time per token ({percent(change.lo)} to {percent(change.hi)})"
-    if change.lo > bound and past >= CONFIRMATIONS and hint is None:
-        return Finding(*place, "time", "regression", f"{text}: past {limit:.0%} in {past} sessions")
-    if change.hi <= bound:
-        return Finding(*place, "time", "pass", f"{text}: within {limit:.0%}")
+    confirmed = past >= CONFIRMATIONS
+    if change.lo > bound and confirmed and hint is None:
+        return Finding(*place, "time", "regression", f"{text}: past {share(limit)} in {past} sessions")
+    if change.hi <= bound and not confirmed:
+        return Finding(*place, "time", "pass", f"{text}: within {share(limit)}")
     remedy = hint or _remedy(change, bound)
-    return Finding(*place, "time", "cannot tell", f"{text}, limit {limit:.0%}: {remedy}")
+    text = f"{text}, limit {share(limit)}: {remedy}"
+    return Finding(*place, "time", "cannot tell", text, again=hint is None)
 
 
 def _remedy(change: Change, bound: float) -> str:
@@ -144,8 +164,8 @@ def _remedy(change: Change, bound: float) -> str:
     )
 
 
-def _figure_is_past(change: Change | None, bound: float) -> bool:
-    return change is not None and change.log is not None and change.log > bound
+def _is_past(change: Change, bound: float) -> bool:
+    return change.log is not None and change.log > bound
 
 
 def _gravest(findings: Iterable[Finding], found: Comparison) -> Outcome:

@@ -46,12 +46,21 @@ def find_steps(values: Sequence[float | None]) -> tuple[Step, ...]:
 
 def _search(logs: Sequence[float], least: float, start: int = 0) -> list[int]:
     """Where new levels begin, counted from `start` at the first of `logs`."""
-    splits = range(MIN_SIDE, len(logs) - MIN_SIDE + 1)
+    splits = (at for at in range(MIN_SIDE, len(logs) - MIN_SIDE + 1) if _lasts(logs, at))
     best = min(splits, key=lambda at: _scatter(logs, at), default=None)
     if best is None or abs(median(logs[best:]) - median(logs[:best])) <= least:
         return []
     left, right = logs[:best], logs[best:]
     return [*_search(left, least, start), start + best, *_search(right, least, start + best)]
+
+
+def _lasts(logs: Sequence[float], at: int) -> bool:
+    """Each level has its least number of runs on its own side of the middle: two spikes have not."""
+    before, after = median(logs[:at]), median(logs[at:])
+    middle, up = (before + after) / 2, after > before
+    first = sum((log < middle) == up for log in logs[:at])
+    second = sum((log > middle) == up for log in logs[at:])
+    return min(first, second) >= MIN_SIDE
 
 
 def _scatter(logs: Sequence[float], at: int) -> float:

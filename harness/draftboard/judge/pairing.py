@@ -57,13 +57,17 @@ class Matches:
     new: tuple[Measured, ...]
 
 
+SETTINGS: dict[str, Callable[[RunRecord], Json]] = {
+    "engine": lambda run: [run.engine, run.concurrency],
+    "target": lambda run: [run.target.id, run.target.revision],
+    "dtype": lambda run: run.dtype,
+    "task hash": lambda run: run.task.sha256,
+    "sampling": lambda run: to_json(run.sampling),
+    "reply limit and template": lambda run: to_json(run.generation),
+}
+"""What a whole run was measured with."""
 FIELDS: dict[str, Callable[[Measured], Json]] = {
-    "engine": lambda m: [m.run.engine, m.run.concurrency],
-    "target": lambda m: [m.run.target.id, m.run.target.revision],
-    "dtype": lambda m: m.run.dtype,
-    "task hash": lambda m: m.run.task.sha256,
-    "sampling": lambda m: to_json(m.run.sampling),
-    "reply limit and template": lambda m: to_json(m.run.generation),
+    **{name: lambda m, read=read: read(m.run) for name, read in SETTINGS.items()},
     "weights": lambda m: m.arm.weights.sha256,
     "options": lambda m: m.arm.options,
 }
@@ -107,13 +111,15 @@ def _nearest(
     )
 
 
-def pooled(sessions: Sequence[Run]) -> Run:
-    """Several runs of the same arms as one run with more repeats. An error of any is the whole's."""
+def pooled(sessions: Sequence[Run], stride: int) -> Run:
+    """Several runs of the same arms as one run with more repeats, those of a session counted from `stride`
+    times its number, so that sides with other numbers of repeats agree on it. An error of any is the whole's;
+    what a record says of its own replies is the first's."""
     run, first = sessions[0]
     arms = [replace(arm, traces=(), error=None) for arm in first]
     for number, (_, found) in enumerate(sessions):
         by_id = {arm.id: arm for arm in found}
-        arms = [_with(arm, by_id.get(arm.id), number * run.repeats) for arm in arms]
+        arms = [_with(arm, by_id.get(arm.id), number * stride) for arm in arms]
     return replace(run, repeats=run.repeats * len(sessions)), arms
 
 

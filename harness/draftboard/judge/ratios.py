@@ -9,8 +9,8 @@ percentiles: Hesterberg, What Teachers Should Know About the Bootstrap, The Amer
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -24,6 +24,10 @@ from draftboard.record.records import Arm, Trace
 Column = NDArray[np.float64]
 Unit = tuple[str, int]
 """Prompt and repeat."""
+Turn = tuple[str, int, int]
+"""Prompt, repeat and turn."""
+TWO_SIDED = 1.96
+"""Standard errors from the middle of a 95 % interval to its ends."""
 MIN_PROMPTS = 4
 """With fewer prompts no interval is worth its name."""
 
@@ -55,18 +59,31 @@ class Sums:
     rounds: Column
 
 
-def take_sums(base: Measured, candidate: Measured) -> tuple[dict[str, Sums], int]:
-    """The sums of `base`, `candidate` and their baselines (`base plain`, `candidate plain`) over the turns
-    that all four answered, and the number of those turns. A failed arm answered nothing."""
-    arms = {
+def turn_of(trace: Trace) -> Turn:
+    """Where a trace belongs."""
+    return trace.prompt_id, trace.repeat, trace.turn
+
+
+def common_turns(base: Measured, candidate: Measured) -> dict[Turn, None]:
+    """The turns that both arms and both baselines answered, in the base's order. A failed arm answered
+    nothing."""
+    answered = [set(_answered(arm)) for arm in _all_four(base, candidate).values()]
+    return dict.fromkeys(turn for turn in _answered(base.arm) if all(turn in found for found in answered))
+
+
+def take_sums(base: Measured, candidate: Measured, turns: Iterable[Turn]) -> dict[str, Sums]:
+    """The sums of `base`, `candidate` and their baselines (`base plain`, `candidate plain`) over `turns`."""
+    common = list(turns)
+    return {name: _sums(_answered(arm), common) for name, arm in _all_four(base, candidate).items()}
+
+
+def _all_four(base: Measured, candidate: Measured) -> dict[str, Arm]:
+    return {
         "base": base.arm,
         "candidate": candidate.arm,
         "base plain": base.baseline,
         "candidate plain": candidate.baseline,
     }
-    traces = {name: _answered(arm) for name, arm in arms.items()}
-    common = [key for key in traces["base"] if all(key in found for found in traces.values())]
-    return {name: _sums(found, common) for name, found in traces.items()}, len(common)
 
 
 def pace(found: Mapping[str, Sums]) -> Change:
@@ -93,6 +110,20 @@ def mean_change(units: Sums, logs: Column) -> Change:
     return _bootstrap(prompts, lambda w: (w @ values) / w.sum(axis=-1))
 
 
+def widened(whole: Change, parts: Iterable[Change]) -> Change:
+    """A change over several sessions, its interval widened where the sessions' own figures scatter more than
+    their intervals explain: by the scale factor of the Particle Data Group's averages (Review of Particle
+    Physics, introduction, 5.2.2), which is the root of chi squared over its degrees of freedom, if above 1."""
+    known = [(one.log, one.half_width) for one in parts if one.log is not None and one.half_width]
+    if len(known) < 2 or whole.log is None or whole.lo is None or whole.hi is None:
+        return whole
+    logs, errors = np.array([log for log, _ in known]), np.array([half for _, half in known]) / TWO_SIDED
+    mean = np.average(logs, weights=errors**-2)
+    scale = max(1.0, math.sqrt(float(np.sum(((logs - mean) / errors) ** 2)) / (len(known) - 1)))
+    ends = (whole.log + scale * (end - whole.log) for end in (whole.lo, whole.hi))
+    return replace(whole, **dict(zip(("lo", "hi"), ends, strict=True)))
+
+
 def acceptance(found: Mapping[str, Sums]) -> Change:
     """The change of the pooled acceptance length."""
     base, own = found["base"], found["candidate"]
@@ -103,18 +134,16 @@ def acceptance(found: Mapping[str, Sums]) -> Change:
     return _bootstrap(base.prompts, change)
 
 
-def _answered(arm: Arm) -> dict[tuple[str, int, int], tuple[float, float, float]]:
+def _answered(arm: Arm) -> dict[Turn, tuple[float, float, float]]:
     traces = () if arm.error else arm.traces
-    return {(t.prompt_id, t.repeat, t.turn): (t.emitted, t.decode_ms, _rounds(t)) for t in traces}
+    return {turn_of(t): (t.emitted, t.decode_ms, _rounds(t)) for t in traces}
 
 
 def _rounds(trace: Trace) -> float:
     return math.nan if trace.rounds is None else len(trace.rounds)
 
 
-def _sums(
-    traces: Mapping[tuple[str, int, int], tuple[float, float, float]], common: list[tuple[str, int, int]]
-) -> Sums:
+def _sums(traces: Mapping[Turn, tuple[float, float, float]], common: list[Turn]) -> Sums:
     totals: dict[Unit, Column] = {}
     for key in common:
         unit = key[:2]

@@ -30,10 +30,18 @@ def reasons(arms: Sequence[Arm], arm: Arm) -> tuple[str, ...]:
     """Why the row of `arm`, one of a run's `arms`, should not be trusted; nothing without telemetry."""
     if arm.telemetry is None:
         return ()
-    window, found = arm.telemetry.window, []
-    for device in window.devices:
-        found += [*_few(device, window), *_foreign(device), *_held_back(device)]
-        found += _fallen(device, _clocks_of_run(arms, device))
+    window = arm.telemetry.window
+    few = (f"telemetry: {reason}" for device in window.devices for reason in _few(device, window))
+    return (*few, *disturbances(arms, arm))
+
+
+def disturbances(arms: Sequence[Arm], arm: Arm) -> tuple[str, ...]:
+    """What kept `arm`'s devices from their full speed: others on them, a limit, fallen clocks."""
+    if arm.telemetry is None:
+        return ()
+    found: list[str] = []
+    for device in arm.telemetry.window.devices:
+        found += [*_foreign(device), *_held_back(device), *_fallen(device, _clocks_of_run(arms, device))]
     return tuple(f"telemetry: {reason}" for reason in found)
 
 

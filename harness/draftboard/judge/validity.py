@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from draftboard.judge import telemetry_validity
 from draftboard.judge.lossless import Verdict
 from draftboard.judge.sample import Sample
 from draftboard.judge.soundness import unsound
@@ -19,6 +20,18 @@ def reasons(run: RunRecord, baseline: Arm, arm: Arm, sample: Sample, verdict: Ve
     return (*arm.validity.reasons, *found, *_lossless(run, verdict, arm), *_size(run, sample))
 
 
+def doubts(run: RunRecord, baseline: Arm, arm: Arm, *, turns: bool) -> Iterator[str]:
+    """Reasons not to believe figures that a failure or the size of the run does not explain. `turns`: another
+    run took turns with this one, which then counts as a disturbance and is none."""
+    if arm.error or baseline.error:
+        return
+    if not turns:
+        yield from (*arm.validity.reasons, *telemetry_validity.disturbances((baseline, arm), arm))
+    yield from _contradictions(run, arm)
+    if arm.id != arm.baseline and run.sampling.temperature == 0:
+        yield from _unproved(run, arm)
+
+
 def _failures(baseline: Arm, arm: Arm) -> Iterator[str]:
     if arm.error:
         yield f"failed: {arm.error}"
@@ -30,10 +43,7 @@ def _failures(baseline: Arm, arm: Arm) -> Iterator[str]:
 
 
 def _replies(run: RunRecord, baseline: Arm, arm: Arm, sample: Sample) -> Iterator[str]:
-    problems = unsound(run, arm)
-    if problems:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        yield f"the record contradicts itself: {problems[0]}{more}"
+    yield from _contradictions(run, arm)
     if not arm.error and not baseline.error and len(sample.replies) != len(baseline.traces):
         yield f"only {len(sample.replies)} of the baseline's {len(baseline.traces)} replies are compared"
     if not arm.error and sample.prompts != len(run.prompt_ids):
@@ -44,6 +54,13 @@ def _replies(run: RunRecord, baseline: Arm, arm: Arm, sample: Sample) -> Iterato
         yield f"nothing was proposed in any of {len(rounds)} rounds"
 
 
+def _contradictions(run: RunRecord, arm: Arm) -> Iterator[str]:
+    problems = unsound(run, arm)
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        yield f"the record contradicts itself: {problems[0]}{more}"
+
+
 def _lossless(run: RunRecord, verdict: Verdict, arm: Arm) -> Iterator[str]:
     if verdict.kind == "bug":
         yield f"not lossless: {verdict.reason}"
@@ -51,7 +68,12 @@ def _lossless(run: RunRecord, verdict: Verdict, arm: Arm) -> Iterator[str]:
         return
     if verdict.kind == "not checked":
         yield f"not compared with the baseline's output: {verdict.reason}"
-    elif run.dtype != "float32" and not (arm.losslessness and arm.losslessness.float32_compared):
+    else:
+        yield from _unproved(run, arm)
+
+
+def _unproved(run: RunRecord, arm: Arm) -> Iterator[str]:
+    if run.dtype != "float32" and not (arm.losslessness and arm.losslessness.float32_compared):
         yield f"no reply was repeated in float32 to back the {run.dtype} ones"
 
 

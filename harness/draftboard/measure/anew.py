@@ -11,6 +11,7 @@ from draftboard.measure import commands
 from draftboard.measure.plan import Plan
 from draftboard.record.sides import Run
 from draftboard.record.store import Store, load
+from draftboard.record.tasks import task_name
 
 
 def plans_of(suite: str, root: Path, device: str, command: str) -> list[Plan]:
@@ -20,7 +21,7 @@ def plans_of(suite: str, root: Path, device: str, command: str) -> list[Plan]:
 
 def task_names(plans: Sequence[Plan]) -> set[str]:
     """Names of the tasks that the plans ask for."""
-    return {Path(plan.task).name for plan in plans}
+    return {task_name(plan.task) for plan in plans}
 
 
 def measured(plans: Sequence[Plan], results: Path, console: Console) -> Iterator[list[Run]]:

@@ -42,9 +42,7 @@ def this_checkout(root: Path) -> Build:
 
 def at_commit(ref: str, root: Path, cache: Path | None = None) -> Build:
     """The commit that `ref` names. Raises UserError when there is none or its packages cannot be had."""
-    sha = _git(root, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
-    if sha is None:
-        raise UserError(f"no commit {ref!r} in {root.resolve()}; a shallow clone may lack it: fetch it first")
+    sha = commit_of(ref, root)
     cache = cache or default_cache()
     folder = cache / "builds" / sha[:12]
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -54,6 +52,14 @@ def at_commit(ref: str, root: Path, cache: Path | None = None) -> Build:
             if _git(root, *_WORKTREE, str(folder), sha) is None:
                 raise UserError(f"git could not check {ref!r} out into {folder}; is there room on the disk?")
     return Build("base", folder, _python_for(folder, root, cache / "environments"))
+
+
+def commit_of(ref: str, root: Path) -> str:
+    """The hash of the commit that `ref` names. Raises UserError when there is none."""
+    sha = _git(root, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
+    if sha is None:
+        raise UserError(f"no commit {ref!r} in {root.resolve()}; a shallow clone may lack it: fetch it first")
+    return sha
 
 
 _WORKTREE = ("worktree", "add", "--force", "--detach")
@@ -87,10 +93,12 @@ def _python_for(build: Path, root: Path, cache: Path) -> Path:
     folder = cache / key
     cache.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
-        if not (folder / ".ready").exists():
+        python = folder / "bin" / "python"
+        # Where the Python it was made of was removed, the environment's is a link to nothing.
+        if not ((folder / ".ready").exists() and python.exists()):
             _install(build, folder)
             (folder / ".ready").touch()
-    return folder / "bin" / "python"
+    return python
 
 
 def _install(build: Path, folder: Path) -> None:

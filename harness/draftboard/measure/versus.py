@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from draftboard.errors import UserError
+from draftboard.errors import CandidateFailed, UserError
 from draftboard.measure.builds import Build
 from draftboard.measure.referee import Contender, take_turns
 from draftboard.measure.turns import ADDRESS
@@ -31,7 +31,8 @@ def sessions(
 ) -> Iterator[Session]:
     """Measures the suite in both builds, once for each session that is taken from the iterator. Each build
     runs its own version of suite and prompts; a suite that the base lacks is the candidate's. Runs and logs
-    stay in `work`. Raises UserError when a build cannot take turns or its run ends badly."""
+    stay in `work`. Raises UserError when a build cannot take turns or the base's run ends badly, and
+    CandidateFailed when only the candidate's does."""
     for build in (base, candidate):
         if not (build.root / _TURNS).exists():
             raise UserError(f"the {build.name} build in {build.root} cannot take turns; name a newer commit")
@@ -40,8 +41,8 @@ def sessions(
 
 
 def measure_session(builds: tuple[Build, Build], suite: str, work: Path, device: str, seed: int) -> Session:
-    """One session of two builds, base first. Raises UserError when `work` holds a session already, or when a
-    run ends badly."""
+    """One session of two builds, base first. Raises UserError when `work` holds a session already, and what
+    `sessions` raises when a run ends badly."""
     if work.exists():
         raise UserError(f"{work} holds a session of an earlier gate; name another folder with --work")
     work.mkdir(parents=True)
@@ -53,11 +54,9 @@ def measure_session(builds: tuple[Build, Build], suite: str, work: Path, device:
             stack.callback(contenders[-1].stop)
         take_turns(contenders, seed)
         codes = [one.process.wait() for one in contenders]
-    for launch, code in zip(launches, codes, strict=True):
+    for launch, code, error in zip(launches, codes, (UserError, CandidateFailed), strict=True):
         if code not in _FINE:
-            raise UserError(
-                f"the {launch.build.name} build's run ended with code {code}: {launch.last_line()}"
-            )
+            raise error(f"the {launch.build.name} build's run ended with code {code}: {launch.last_line()}")
     return read_runs(launches[0].out), read_runs(launches[1].out)
 
 
@@ -89,9 +88,10 @@ class _Launch:
 
 def _launch(build: Build, candidate: Build, suite: str, work: Path, device: str) -> _Launch:
     """A build measures its own suite and prompts where it has them."""
-    own = suite.endswith(".toml") or (build.root / _SUITES / f"{suite}.toml").exists()
+    file = Path(suite) if suite.endswith(".toml") else _SUITES / f"{suite}.toml"
+    own = (build.root / file).exists()
     place = build.root if own else candidate.root
-    named = suite if own else str(candidate.root / _SUITES / f"{suite}.toml")
+    named = suite if own else str(candidate.root / file)
     out = work.resolve() / build.name
     options = ("--suite", named, "--root", str(place), "--out", str(out), "--device", device)
     return _Launch(build, (str(build.python), "-m", "draftboard", "run", *options), place, out)

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 from draftboard.errors import UserError
 from draftboard.record.codec import from_json, to_json
@@ -51,6 +54,18 @@ class Floor:
     options: str | None = None
     """The only options of the arm that it holds for; None for all arms of the name without a floor of their
     own."""
+    task_sha256: str | None = None
+    """The only version of the task that it holds for; None for any."""
+    max_new_tokens: int | None = None
+    """The only reply limit that it holds for; None for any."""
+
+    def holds_for(self, run: RunRecord, label: str, options: str) -> bool:
+        """Whether it tells of an arm called `label` with `options` in greedy decoding of such a run."""
+        place = (run.target.id, run.task.name, label)
+        facts = ((self.options, options), (self.task_sha256, run.task.sha256),
+                 (self.max_new_tokens, run.generation.max_new_tokens))  # fmt: skip
+        fits = all(asked in (None, found) for asked, found in facts)
+        return fits and run.sampling.temperature == 0 and (self.target, self.task, self.arm) == place
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +75,12 @@ class Ledger:
     accepted: tuple[Accepted, ...] = ()
     floors: tuple[Floor, ...] = ()
 
-    def floors_by_place(self) -> dict[tuple[str, ...], float]:
-        """Acceptance length by target, task and arm, followed by the options where a floor has some; of
-        several the highest."""
-        found: dict[tuple[str, ...], float] = {}
-        for one in self.floors:
-            place = floor_place(one.target, one.task, one.arm, one.options)
-            found[place] = max(one.acceptance_length, found.get(place, one.acceptance_length))
-        return found
-
-
-def floor_place(target: str, task: str, arm: str, options: str | None) -> tuple[str, ...]:
-    """Where a floor stands in `Ledger.floors_by_place`."""
-    return (target, task, arm) if options is None else (target, task, arm, options)
+    def floor_of(self, run: RunRecord, label: str, options: str) -> float | None:
+        """The least acceptance length of an arm of `run`: of the floors for just its options, else of those
+        for its name, the highest; None where no floor holds for it."""
+        fitting = [floor for floor in self.floors if floor.holds_for(run, label, options)]
+        own = [floor for floor in fitting if floor.options is not None]
+        return max((floor.acceptance_length for floor in own or fitting), default=None)
 
 
 def options_text(arm: Arm) -> str:
@@ -90,6 +98,15 @@ def read_ledger(results: Path) -> Ledger:
     except ValueError as error:
         raise UserError(f"{path}: not TOML ({error}); a merge conflict? restore the file") from None
     return from_json(Ledger, data, str(path))
+
+
+@contextmanager
+def moving(results: Path) -> Iterator[Ledger]:
+    """The ledger, and nobody else's turn to move it until the block ends."""
+    partial = results / ".partial"
+    partial.mkdir(parents=True, exist_ok=True)
+    with FileLock(partial / f"{FILE}.lock"):
+        yield read_ledger(results)
 
 
 def write_ledger(results: Path, ledger: Ledger) -> Path:
@@ -142,8 +159,15 @@ def _load(store: Store, run_id: str, entries: Sequence[Accepted]) -> tuple[RunRe
 
 
 def _order(one: Accepted | Floor) -> tuple[str, ...]:
-    fingerprint = one.fingerprint if isinstance(one, Accepted) else ""
-    return one.target, one.task, one.arm, fingerprint, one.options or ""
+    if isinstance(one, Accepted):
+        rest: tuple[str | None, ...] = (one.fingerprint, one.options)
+    else:
+        rest = (
+            one.options,
+            one.task_sha256,
+            None if one.max_new_tokens is None else f"{one.max_new_tokens:09}",
+        )
+    return one.target, one.task, one.arm, *(value or "" for value in rest)
 
 
 def _lines(one: Any) -> str:

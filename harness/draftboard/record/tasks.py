@@ -77,18 +77,25 @@ def list_tasks(root: Path) -> tuple[str, ...]:
     return tuple(sorted(path.name for path in folder.iterdir() if path.is_dir() and path.name[0] != "."))
 
 
+def task_name(name_or_path: str) -> str:
+    """The name of the task that `load_task` makes of this; reads nothing."""
+    if not name_or_path.startswith("hf:"):
+        return Path(name_or_path).name
+    dataset = Path(name_or_path.removeprefix("hf:").partition("?")[0].partition(":")[0])
+    return f"hf-{dataset.name}"
+
+
 def load_task(name_or_path: str, root: Path) -> Task:
     """A task by its name in `root/tasks`, by the path of its folder, or made of a user's own prompts:
     a `.jsonl` file (`readers.read_own_file`) or an `hf:` address (`readers.read_dataset`).
 
     Raises UserError naming file, line and key of what is wrong.
     """
+    name, path = task_name(name_or_path), Path(name_or_path)
     if name_or_path.startswith("hf:"):
-        dataset = Path(name_or_path.removeprefix("hf:").partition("?")[0].partition(":")[0])
-        return _own(f"hf-{dataset.name}", name_or_path, read_dataset(name_or_path))
-    path = Path(name_or_path)
+        return _own(name, name_or_path, read_dataset(name_or_path))
     if path.suffix == ".jsonl":
-        return _own(path.name, path.name, read_own_file(path))
+        return _own(name, name, read_own_file(path))
     if len(path.parts) > 1:
         return _from_folder(path)
     if name_or_path not in list_tasks(root):

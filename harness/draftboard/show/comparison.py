@@ -11,6 +11,7 @@ from rich.text import Text
 from draftboard.judge.compare import ArmChange, Comparison, Difference
 from draftboard.judge.findings import Finding, Outcome
 from draftboard.judge.gate import Ruling
+from draftboard.judge.pairing import Measured
 from draftboard.show import words
 from draftboard.show.layout import new_table
 
@@ -26,7 +27,7 @@ def table(found: Comparison) -> RenderableType:
     """Every figure of every arm, and what was not compared."""
     made = new_table(HEADS, "lllrrrrl")
     for arm, difference in _lines(found):
-        cells = _cells(arm, difference)
+        cells = _cells(name_of(found, arm.candidate), arm, difference)
         made.add_row(*cells[:-1], Text(cells[-1], TONES.get(difference.word, "")))
     figures = [made] if found.arms else []
     return Group(*figures, *(Text(words.visible(note), "dim") for note in notes(found)))
@@ -43,7 +44,7 @@ def ruling(found: Ruling) -> RenderableType:
 
 def markdown(found: Comparison) -> str:
     """The table of a comparison in Markdown."""
-    rows = [_cells(*line) for line in _lines(found)]
+    rows = [_cells(name_of(found, arm.candidate), arm, one) for arm, one in _lines(found)]
     head = [HEADS, ("---", "---", "---", "--:", "--:", "--:", "--:", "---")]
     body = "\n".join(f"| {' | '.join(map(words.markdown, row))} |" for row in [*head, *rows])
     tail = "".join(f"\n- {words.markdown(note)}" for note in notes(found))
@@ -58,6 +59,8 @@ def ruling_markdown(found: Ruling) -> str:
         MARKER,
         f"### draftboard gate: {headline(found)}",
         "",
+        builds(found.comparison),
+        "",
         *(f"- {words.markdown(_finding(one))}" for one in telling),
     ]
     parts += ["", "<details><summary>Every figure and every check</summary>", "", markdown(found.comparison)]
@@ -68,6 +71,29 @@ def headline(found: Ruling) -> str:
     """The outcome in one line."""
     sessions = "1 session" if found.sessions == 1 else f"{found.sessions} sessions"
     return f"{found.outcome} (exit code {found.exit_code}, {sessions})"
+
+
+def builds(found: Comparison) -> str:
+    """The commits of the two sides."""
+    sides = [arm.candidate for arm in found.arms], [arm.base for arm in found.arms]
+    return " against ".join(map(_commits, sides))
+
+
+def commit(one: Measured) -> str:
+    """The commit that an arm was measured at; a plus where the tree had changes of its own."""
+    environment = one.run.environment
+    sha = environment.git_sha[:12] if environment.git_sha else "an unknown commit"
+    return sha + ("+" if environment.git_dirty else "")
+
+
+def name_of(found: Comparison, one: Measured) -> str:
+    """The arm's name, with its id where another arm of the side has the same one."""
+    places = [(other.task, other.label) for arm in found.arms for other in (arm.candidate,)]
+    return one.label if places.count((one.task, one.label)) < 2 else f"{one.label} ({one.arm.id[:8]})"
+
+
+def _commits(side: Sequence[Measured]) -> str:
+    return ", ".join(dict.fromkeys(commit(one) for one in side)) or "nothing comparable"
 
 
 def notes(found: Comparison) -> list[str]:
@@ -109,10 +135,10 @@ def _lines(found: Comparison) -> Iterator[tuple[ArmChange, Difference]]:
                 yield arm, one
 
 
-def _cells(arm: ArmChange, one: Difference) -> Sequence[str]:
+def _cells(name: str, arm: ArmChange, one: Difference) -> Sequence[str]:
     figures = (words.DASH if value is None else f"{value:.4g}" for value in (one.base, one.candidate))
     title = f"{one.title}, {one.unit}" if one.unit not in ("", one.title) else one.title
-    return arm.candidate.task, arm.candidate.label, title, *figures, *change_words(one), one.word
+    return arm.candidate.task, name, title, *figures, *change_words(one), one.word
 
 
 def _finding(one: Finding) -> str:

@@ -38,6 +38,8 @@ def ruling_junit(found: Ruling) -> str:
         failures=str(counts["failure"]),
         errors=str(counts["error"]),
     )
+    properties = ElementTree.SubElement(suite, "properties")
+    ElementTree.SubElement(properties, "property", name="builds", value=comparison.builds(found.comparison))
     for one in found.findings:
         case = ElementTree.SubElement(
             suite, "testcase", classname=_xml(f"{one.task}.{one.arm}".strip(".")), name=one.check
@@ -55,10 +57,10 @@ def as_benchmark_action(found: Comparison) -> str:
     of which more is better are in it: its alerts know one direction per file."""
     return _dump([
         {
-            "name": f"{arm.candidate.task}/{arm.candidate.label}/{one.name}",
+            "name": f"{arm.candidate.task}/{comparison.name_of(found, arm.candidate)}/{one.name}",
             "unit": one.unit or "share",
             "value": one.candidate,
-            "extra": f"run {arm.candidate.run.id}",
+            "extra": f"run {arm.candidate.run.id}, commit {comparison.commit(arm.candidate)}",
         }
         for arm in found.arms
         for one in arm.differences
@@ -93,8 +95,11 @@ def _arm(one: ArmChange) -> Json:
     return {
         "task": one.candidate.task,
         "arm": one.candidate.label,
+        "arm_id": one.candidate.arm.id,
         "base_run": one.base.run.id,
+        "base_commit": comparison.commit(one.base),
         "candidate_run": one.candidate.run.id,
+        "candidate_commit": comparison.commit(one.candidate),
         "turns": one.turns,
         "other_replies": one.other_replies,
         "time_per_token": to_json(one.pace),
