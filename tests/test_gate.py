@@ -344,7 +344,7 @@ def test_two_sessions_past_the_limit_do_not_pass_by_a_wild_third() -> None:
 
 
 def test_sessions_that_disagree_among_themselves_are_neither() -> None:
-    """A process that is fast or slow as a whole: each session is sure of its figure, and they are 13 % apart."""
+    """A process that is fast or slow as a whole: each session is sure of its figure, 13 % apart."""
     found = sessions(1.133, 1.0, 1.133)
     trial = Trial(LIMITS, one_machine=True)
     for one in found:

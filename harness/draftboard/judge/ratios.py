@@ -113,7 +113,7 @@ def mean_change(units: Sums, logs: Column) -> Change:
 def widened(whole: Change, parts: Iterable[Change]) -> Change:
     """A change over several sessions, its interval widened where the sessions' own figures scatter more than
     their intervals explain: by the scale factor of the Particle Data Group's averages (Review of Particle
-    Physics, introduction, 5.2.2), which is the root of chi squared over its degrees of freedom, if above 1."""
+    Physics, introduction, 5.2.2), which is the root of chi squared over its degrees of freedom if above 1."""
     known = [(one.log, one.half_width) for one in parts if one.log is not None and one.half_width]
     if len(known) < 2 or whole.log is None or whole.lo is None or whole.hi is None:
         return whole
