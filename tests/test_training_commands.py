@@ -20,6 +20,7 @@ from draftboard_drafters.training.parts import parts_of, parts_of_model
 from draftboard_drafters.training.recipes import draft_model
 from draftboard_drafters.training.replies import Replies
 from draftboard_drafters.training.states import Layout, Store, taps_of
+from loaded import saved
 from shipped import MODULES
 from tiny import tiny_model
 from tiny_folder import byte_tokenizer
@@ -161,6 +162,20 @@ def test_a_shortened_training_goes_to_the_work_folder(tmp_path: Path) -> None:
 def test_blocks_that_training_does_not_follow_are_refused_before_it(changes: dict[str, bool]) -> None:
     with pytest.raises(UserError, match="not plain Llama blocks"):
         parts_of_model("odd", "", tiny_model(num_hidden_layers=8, **changes))
+
+
+@pytest.mark.parametrize("what", ["data", "all"])
+def test_a_target_that_cannot_be_trained_for_is_refused_before_its_data(what: str, job: Job) -> None:
+    odd = saved(Path(job.target).with_name("odd"), "qwen3", num_hidden_layers=8)
+    with pytest.raises(UserError, match="not plain Llama blocks"):
+        commands.run(what, replace(job, target=str(odd)))
+    assert not job.replies.exists() and not job.work.exists()
+
+
+def test_the_states_lie_where_the_cache_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAFTBOARD_CACHE", str(tmp_path / "cache"))
+    found = commands.job(None, tmp_path, None)
+    assert found.work == tmp_path / "cache" / "training" / found.target
 
 
 def test_a_norm_on_queries_is_refused_and_so_is_a_shallow_target() -> None:

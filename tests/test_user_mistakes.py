@@ -65,3 +65,10 @@ def test_only_arms_that_were_asked_for_are_said_to_be_left_out() -> None:
     plans = commands.make_plans("quick", {"target": "other"}, ["ngram"], (), {}, Path(), "cpu", "")
     assert commands.left_out("quick", plans, ["ngram"]) is None
     assert "eagle3" in (commands.left_out("quick", plans) or "")
+
+
+def test_an_arm_that_is_measured_with_other_weights_is_not_said_to_be_left_out() -> None:
+    flags = ({"target": "other"}, ["eagle3"], (), {"checkpoint": "org/eagle"}, Path(), "cpu", "")
+    plans = commands.make_plans("quick", *flags)
+    assert [arm.drafter for arm in plans[0].arms if arm.drafter != "none"] == ["eagle3"]
+    assert commands.left_out("quick", plans, ["eagle3"]) is None

@@ -164,7 +164,7 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--prompts", type=int, default=3)
     parser.add_argument("--draft", default="shipped", help="draft model: a folder, a hub id, or `shipped`")
-    parser.add_argument("--k", type=int, default=2, help="its drafts a round, as in the suite `quick`")
+    parser.add_argument("--k", type=int, default=2, help="its drafts a round")
     parser.add_argument("--vllm", default=os.environ.get("DRAFTBOARD_VLLM"), help="vLLM's Python")
     parser.add_argument("--vllm-dtype", default="float32")
     return parser.parse_args(arguments)

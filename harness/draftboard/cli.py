@@ -309,7 +309,7 @@ def explain(
     results: Results = None,
     root: Root = Path(),
 ) -> None:
-    """Explain speedups by the four terms, what would change them, and the tile rule."""
+    """Explain speedups by their terms, what would change them, and the tile rule."""
     from draftboard.show import explanation
 
     where = results or root / "results"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from draftboard.drafter import UserError
 from draftboard.errors import unknown
-from draftboard.measure.embedded import EMBEDDED_ID
+from draftboard.measure.embedded import EMBEDDED_ID, default_cache
 from draftboard.measure.loading import load_target, load_tokenizer, resolve_dtype, resolve_source, target_id
 from draftboard.measure.target import TargetModel
 from draftboard_drafters.checkpoints.shipped import slug
@@ -65,16 +64,15 @@ class Job:
 def job(target: str | None, root: Path, work: Path | None, **options: Any) -> Job:
     """The job for a target (None: the embedded one) in a checkout."""
     name = target or EMBEDDED_ID
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = slug(target_id(name))
-    # A shortened training never replaces what is shipped.
-    where = (work or cache / "draftboard" / "training" / folder) / "weights"
+    work = work or default_cache() / "training" / folder
     return Job(
         target=name,
         prompts=root / "drafters" / "train_prompts",
         replies=root / "drafters" / "train_data" / f"{folder}.jsonl",
-        work=work or cache / "draftboard" / "training" / folder,
-        weights=where if options.get("tokens") else root / "drafters" / "weights" / folder,
+        work=work,
+        # A shortened training never replaces what is shipped.
+        weights=work / "weights" if options.get("tokens") else root / "drafters" / "weights" / folder,
         results=root / "results",
         **options,
     )
@@ -88,6 +86,7 @@ def run(what: str, job: Job) -> None:
     if what not in (words := [DATA, EVERYTHING, EVALUATION, TABLES, *known]):
         raise unknown("training", what, words, "the recipes")
     if what in (DATA, EVERYTHING):
+        parts_of(job.target)  # refuses what cannot be trained for before the hours that the data takes
         make_data(job)
     if what == TABLES:
         job.say(tables(job.weights))

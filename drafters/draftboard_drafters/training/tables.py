@@ -38,20 +38,26 @@ def _cost(method: str, card: dict[str, Any]) -> str:
         f"{card['data']['tokens']:,}",
         f"{card['token_visits']:,}",
         f"{card['cpu_seconds'] / 3600:.2f}",
-        f"{card['held_out_length']:.3f}",
+        f"{card['curve'][-1]['length']:.3f}",
         " ".join(f"{share:.3f}" for share in card["held_out_positions"]),
     )
     return f"| {' | '.join(cells)} |"
 
 
 def _curves(cards: dict[str, Any]) -> list[str]:
-    shares = [f"{place / (POINTS - 1):.0%}" for place in range(POINTS)]
+    most = max((len(card["curve"]) for card in cards.values()), default=2) - 1
+    shares = [f"{place / most:.0%}" for place in _places(most + 1)]
     head = f"| held-out length after | {' | '.join(shares)} of the visits |"
     return [head, "| --- " * (POINTS + 1) + "|", *(_curve(method, card) for method, card in cards.items())]
 
 
 def _curve(method: str, card: dict[str, Any]) -> str:
     points = card["curve"]
-    picked = [points[round(place * (len(points) - 1) / (POINTS - 1))] for place in range(POINTS)]
+    picked = [points[place] for place in _places(len(points))]
     lengths = " | ".join(f"{p['length']:.3f} ({p['cpu_seconds'] / 3600:.2f} h)" for p in picked)
     return f"| `{method}` | {lengths} |"
+
+
+def _places(count: int) -> list[int]:
+    """Which of `count` points are shown, the first and the last among them."""
+    return [round(place * (count - 1) / (POINTS - 1)) for place in range(POINTS)]

@@ -4,7 +4,7 @@ The tile rule is a diagnostic to hold against the measured T_verify, never a pas
 dominates, the verification forward has G * (1 + D) query rows per KV head, G being query heads per KV head
 and D the drafts a round; a kernel works on tiles of T rows. Begin at the D that fills one tile, and beyond
 it keep the rows a multiple of T. T is 128 on the kernels and GPUs of the source (NVIDIA's article on
-co-designing models with speculative decoding, September 2026, known here only from readers' notes). Some
+co-designing models with speculative decoding, September 2026; we have read of it, not it itself). Some
 print the rule as "D = 128G - 1"; their own examples show that the division was lost: G = 8 goes with D = 15.
 """
 

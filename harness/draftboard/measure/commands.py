@@ -37,11 +37,11 @@ def make_plans(
 
 
 def left_out(suite: str, chosen: Sequence[Plan], drafters: Sequence[str] = ()) -> str | None:
-    """A sentence about arms of the suite that do not fit the target; None where all do, of those `drafters`
-    that were asked for (all where none is named)."""
-    target = chosen[0].target
+    """A sentence about arms of the suite that do not fit the target and are not measured; None where there is
+    none, of those `drafters` that were asked for (all where none is named)."""
+    target, kept = chosen[0].target, {arm.drafter for arm in chosen[0].arms}
     unfit = [arm.drafter for arm in load_suite(suite).arms if arm.target not in (None, target)]
-    names = [name for name in unfit if not drafters or name in drafters]
+    names = [name for name in unfit if name not in kept and (not drafters or name in drafters)]
     if not names:
         return None
     return f"left out, since their weights are for another target than {target}: {', '.join(names)}"

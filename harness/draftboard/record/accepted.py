@@ -21,7 +21,10 @@ from draftboard.record.records import Arm, RunRecord
 from draftboard.record.store import Store, load
 
 FILE = "accepted.toml"
-HEAD = "# The fixed bases of `draftboard gate`. Entries are moved by `draftboard gate --accept` only.\n"
+HEAD = (
+    "# The fixed bases of `draftboard gate`, moved by `draftboard gate --accept` only,"
+    " and floors, moved by hand.\n"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Why a speedup is what it is, in the terminal: the four terms, what would change them, and the tile rule."""
+"""Why a speedup is what it is, in the terminal: its terms, what would change them, and the tile rule."""
 
 from __future__ import annotations
 
