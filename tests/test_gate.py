@@ -15,6 +15,7 @@ from draftboard.judge.pairing import Run
 from draftboard.record.accepted import Floor, Ledger
 from draftboard.record.records import Divergence, Losslessness, Sampling, Validity
 from sides import side, without
+from test_telemetry import gauge, gpu_window, telemetry
 
 LIMITS = Limits()
 Sides = tuple[Sequence[Run], Sequence[Run]]
@@ -351,3 +352,12 @@ def test_sessions_that_disagree_among_themselves_are_neither() -> None:
         ruling = trial.add(*one)
     assert ruling.comparison.pace.lo is not None and ruling.comparison.pace.lo > 0.03
     assert said(ruling, "time", "all arms").startswith("cannot tell")
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_loss_of_a_gpu_that_was_held_back_has_its_cause_beside_it(seed: int) -> None:
+    held = telemetry(gpu_window(clock_reasons=gauge(*[float(0x04)] * 20, unit="bits")))
+    sides = [side(0), side(1)]
+    sides[seed] = side(seed, arm={"telemetry": held})
+    ruling = rule([([sides[0]], [sides[1]])], one_machine=False)
+    assert ruling.exit_code == 3 and "held back in 100% of the samples: power cap" in said(ruling, "validity")

@@ -15,6 +15,7 @@ from draftboard.judge.gate import Ruling, Trial
 from draftboard.judge.pairing import Run
 from draftboard.show import comparison
 from draftboard.show.comparison_files import RULING_FORMATS
+from record_factory import ENVIRONMENT
 from sides import side
 
 
@@ -80,3 +81,25 @@ def test_a_hostile_name_is_text_in_every_format(hostile: Ruling) -> None:
     assert any("onerror" in str(case.get("classname")) for case in cases)
     assert HOSTILE in json.loads(RULING_FORMATS["json"](hostile))["arms"][1]["arm"]
     assert any(HOSTILE in row["name"] for row in json.loads(RULING_FORMATS["benchmark-action"](hostile)))
+
+
+def test_every_format_names_the_commits_of_both_sides() -> None:
+    """A tree with changes of its own has a plus; without git the commit is not known."""
+    named = replace(ENVIRONMENT, git_sha="c" * 40, git_dirty=True)
+    bare = replace(ENVIRONMENT, git_sha=None, git_dirty=None)
+    ruling = Trial(Limits(), one_machine=True).add([side(1, environment=bare)], [side(2, environment=named)])
+    for name in ("markdown", "junit"):
+        assert f"{'c' * 12}+ against an unknown commit" in RULING_FORMATS[name](ruling)
+    for arm in json.loads(RULING_FORMATS["json"](ruling))["arms"]:
+        assert (arm["base_commit"], arm["candidate_commit"]) == ("an unknown commit", f"{'c' * 12}+")
+    for row in json.loads(RULING_FORMATS["benchmark-action"](ruling)):
+        assert row["extra"].endswith(f"commit {'c' * 12}+")
+
+
+def test_arms_of_one_name_are_told_apart() -> None:
+    run, (plain, first) = side(1)
+    second = replace(first, id="arm00002", options={"n": 9})
+    both = replace(run, arms=(plain.id, first.id, second.id)), [plain, first, second]
+    ruling = Trial(Limits(), one_machine=True).add([both], [both])
+    names = [row["name"] for row in json.loads(RULING_FORMATS["benchmark-action"](ruling))]
+    assert len(set(names)) == len(names) and "chat/guess-k4 (arm00002)/speedup" in names

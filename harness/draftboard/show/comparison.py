@@ -59,7 +59,7 @@ def ruling_markdown(found: Ruling) -> str:
         MARKER,
         f"### draftboard gate: {headline(found)}",
         "",
-        builds(found.comparison),
+        words.markdown(builds(found.comparison)),
         "",
         *(f"- {words.markdown(_finding(one))}" for one in telling),
     ]
