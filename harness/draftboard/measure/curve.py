@@ -17,7 +17,7 @@ FINE_ROWS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 32)
 """The same for a closer look, dense where most drafters verify."""
 
 FLAT_LIMIT = 1.25
-"""A forward counts as flat while it costs at most this many T_target: verifying is then nearly free."""
+"""A forward counts as flat while it costs at most this many times one row: verifying is then nearly free."""
 
 _REPEATS = 9
 
@@ -39,7 +39,7 @@ def verify_curve(
 
 def flat_until(verify_ms: Mapping[int, float], limit: float = FLAT_LIMIT) -> int:
     """The m at which the curve leaves the flat region: the largest measured m up to which every measured
-    forward costs at most `limit` times that of one row (T_target).
+    forward costs at most `limit` times that of one row.
 
     `verify_ms` holds m = 1. Where the answer is its largest m, the region goes on beyond what was measured.
     """

@@ -35,12 +35,12 @@ def sections(subject: Subject, model: TargetModel, verify_ms: Mapping[int, float
 def curve_lines(verify_ms: Mapping[int, float]) -> Iterator[Line]:
     """One line for each measured m, and the m where the flat region ends."""
     for rows, ms in verify_ms.items():
-        yield Line(f"{rows} rows", f"{ms:8.3f} ms  {ms / verify_ms[1]:5.2f} T_target")
+        yield Line(f"{rows} rows", f"{ms:8.3f} ms  {ms / verify_ms[1]:5.2f} x one row")
     last = flat_until(verify_ms)
     beyond = " (the largest measured)" if last == max(verify_ms) else ""
     yield Line(
         "flat until",
-        f"m = {last}{beyond}: up to it no measured forward costs over {FLAT_LIMIT:g} T_target",
+        f"m = {last}{beyond}: up to it no measured forward costs over {FLAT_LIMIT:g} x one row",
     )
 
 
