@@ -160,3 +160,5 @@ def test_an_interval_is_widened_by_what_its_parts_do_not_agree_on() -> None:
     assert found.lo == pytest.approx(0.05 - 0.01 * math.sqrt(50))
     assert found.hi == pytest.approx(0.05 + 0.01 * math.sqrt(50))
     assert widened(whole, apart[:1]) == widened(whole, [apart[0], apart[0]]) == whole
+    by_chance = Change(0.02, 0.0004, 0.0396)
+    assert widened(whole, [apart[0], by_chance]) == whole

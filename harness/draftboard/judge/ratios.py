@@ -15,7 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, stdtrit
+from scipy.special import chdtrc, ndtr, stdtrit
 
 from draftboard.judge.pairing import Measured
 from draftboard.judge.sample import RESAMPLES, SEED
@@ -28,6 +28,8 @@ Turn = tuple[str, int, int]
 """Prompt, repeat and turn."""
 TWO_SIDED = 1.96
 """Standard errors from the middle of a 95 % interval to its ends."""
+CHANCE = 0.05
+"""A scatter that chance brings about less often is one of the sessions, not of the replies."""
 MIN_PROMPTS = 4
 """With fewer prompts no interval is worth its name."""
 
@@ -112,16 +114,19 @@ def mean_change(units: Sums, logs: Column) -> Change:
 
 def widened(whole: Change, parts: Iterable[Change]) -> Change:
     """A change over several sessions, its interval widened where the sessions' own figures scatter more than
-    their intervals explain: by the scale factor of the Particle Data Group's averages (Review of Particle
-    Physics, introduction, 5.2.2), which is the root of chi squared over its degrees of freedom if above 1."""
+    chance explains (chi squared, 5 %): by the scale factor of the Particle Data Group's averages (Review of
+    Particle Physics, introduction, 5.2.2), the root of chi squared over its degrees of freedom."""
     known = [(one.log, one.half_width) for one in parts if one.log is not None and one.half_width]
     if len(known) < 2 or whole.log is None or whole.lo is None or whole.hi is None:
         return whole
     logs, errors = np.array([log for log, _ in known]), np.array([half for _, half in known]) / TWO_SIDED
-    mean = np.average(logs, weights=errors**-2)
-    scale = max(1.0, math.sqrt(float(np.sum(((logs - mean) / errors) ** 2)) / (len(known) - 1)))
-    ends = (whole.log + scale * (end - whole.log) for end in (whole.lo, whole.hi))
-    return replace(whole, **dict(zip(("lo", "hi"), ends, strict=True)))
+    mean, freedom = np.average(logs, weights=errors**-2), len(known) - 1
+    chi_squared = float(np.sum(((logs - mean) / errors) ** 2))
+    if chdtrc(freedom, chi_squared) >= CHANCE:
+        return whole
+    scale = math.sqrt(chi_squared / freedom)
+    lo, hi = (whole.log + scale * (end - whole.log) for end in (whole.lo, whole.hi))
+    return replace(whole, lo=lo, hi=hi)
 
 
 def acceptance(found: Mapping[str, Sums]) -> Change:
