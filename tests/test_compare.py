@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from draftboard.judge.compare import ArmChange, Comparison, compare
-from draftboard.judge.ratios import Change, Sums, mean_change, widened
+from draftboard.judge.ratios import SESSION_SD, Change, Sums, mean_change, over_sessions
 from draftboard.record.records import Memory, Sampling, TaskRef, Weights
 from sides import side, without
 
@@ -153,12 +153,19 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says(repeats: int) ->
     assert 0.91 <= sum(held) / trials <= 0.975
 
 
-def test_an_interval_is_widened_by_what_its_parts_do_not_agree_on() -> None:
+def test_an_interval_is_widened_by_what_sessions_differ_in() -> None:
+    """Two sessions ten percent apart, each sure of itself to 2 %: a deviation of 7 % between sessions."""
     whole = Change(0.05, 0.04, 0.06)
     apart = [Change(0.0, -0.0196, 0.0196), Change(0.1, 0.0804, 0.1196)]
-    found = widened(whole, apart)
-    assert found.lo == pytest.approx(0.05 - 0.01 * math.sqrt(50))
-    assert found.hi == pytest.approx(0.05 + 0.01 * math.sqrt(50))
-    assert widened(whole, apart[:1]) == widened(whole, [apart[0], apart[0]]) == whole
-    by_chance = Change(0.02, 0.0004, 0.0396)
-    assert widened(whole, [apart[0], by_chance]) == whole
+    between = math.sqrt((50 - 1) * 0.01**2)
+    found = over_sessions(whole, apart)
+    assert found.hi == pytest.approx(0.05 + math.hypot(0.01, 1.96 * between / math.sqrt(2)))
+    assert found.lo == pytest.approx(0.1 - found.hi)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_sessions_that_agree_are_still_no_surer_than_sessions_are(count: int) -> None:
+    one = Change(0.05, 0.0304, 0.0696)
+    found = over_sessions(Change(0.05, 0.05, 0.05), [one] * count)
+    assert found.hi == pytest.approx(0.05 + 1.96 * SESSION_SD / math.sqrt(count))
+    assert over_sessions(Change(None), [one]) == Change(None)

@@ -3,7 +3,8 @@
 Acceptance of greedy decoding repeats exactly on one machine and build, so any change is told and a drop
 past the limit fails. Times are noisy, so they fail only when the whole interval over all sessions lies past
 the limit, and a second session has confirmed it: its own figure lies past the limit too, so that one wild
-session cannot decide. Losslessness has no limit.
+session cannot decide. They pass when the interval ends below the limit; an arm that is undecided alone passes
+with all arms together when its own figure is within the limit. Losslessness has no limit.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ from draftboard.judge.findings import (
     share,
 )
 from draftboard.judge.pairing import Run, pooled
-from draftboard.judge.ratios import Change, widened
+from draftboard.judge.ratios import Change, over_sessions
 
 CONFIRMATIONS = 2
 MAX_SESSIONS = 3
 ALL_ARMS = "all arms"
 Key = tuple[str, str, str]
 """Task, arm and arm id: two arms of one name have other options."""
+TOGETHER: Key = ("", ALL_ARMS, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +92,13 @@ class Trial:
     def _times(self, whole: Comparison) -> Iterator[Finding]:
         limit = math.log1p(self.limits.time)
         before = [_losses(one) for one in self._single]
-        for key, change in _losses(whole).items():
-            parts = [one[key] for one in before if key in one]
-            past = sum(_is_past(part, limit) for part in parts)
-            yield _time_finding(
-                key[:2], widened(change, parts), past, self.limits.time, self._hint(key, whole)
-            )
+        parts = {key: [one[key] for one in before if key in one] for key in _losses(whole)}
+        losses = {key: over_sessions(change, parts[key]) for key, change in _losses(whole).items()}
+        together = losses.get(TOGETHER)
+        for key, change in losses.items():
+            past = sum(_is_past(part, limit) for part in parts[key])
+            carried = together is not None and _is_within(together, limit)
+            yield _time_finding(key[:2], change, past, self.limits.time, self._hint(key, whole), carried)
 
     def _hint(self, key: Key, whole: Comparison) -> str | None:
         """Against stored runs plain decoding has nothing to be measured by but the clock, which also tells
@@ -130,13 +133,14 @@ def _losses(found: Comparison) -> dict[Key, Change]:
         plain = arm.base.arm.id == arm.base.run.baseline
         losses[_key(arm)] = arm.pace if found.one_machine or plain else inverse(arm["speedup"].change)
     if found.one_machine and len(losses) > 1:
-        losses["", ALL_ARMS, ""] = found.pace
+        losses[TOGETHER] = found.pace
     return losses
 
 
 def _time_finding(
-    place: tuple[str, str], change: Change, past: int, limit: float, hint: str | None
+    place: tuple[str, str], change: Change, past: int, limit: float, hint: str | None, carried: bool
 ) -> Finding:
+    """`past`: sessions whose figure is past the limit; `carried`: all arms together are within it."""
     if change.log is None or change.lo is None or change.hi is None:
         return Finding(
             *place, "time", "cannot tell", f"no interval: {change.missing}: more prompts settle it"
@@ -146,10 +150,12 @@ def _time_finding(
     confirmed = past >= CONFIRMATIONS
     if change.lo > bound and confirmed and hint is None:
         return Finding(*place, "time", "regression", f"{text}: past {share(limit)} in {past} sessions")
-    if change.hi <= bound and not confirmed:
+    if not confirmed and _is_within(change, bound):
         return Finding(*place, "time", "pass", f"{text}: within {share(limit)}")
-    remedy = hint or _remedy(change, bound)
-    text = f"{text}, limit {share(limit)}: {remedy}"
+    if not confirmed and carried and not _is_past(change, bound):
+        text = f"{text}: its figure is within {share(limit)}, and so are all arms together"
+        return Finding(*place, "time", "pass", text)
+    text = f"{text}, limit {share(limit)}: {hint or _remedy(change, bound)}"
     return Finding(*place, "time", "cannot tell", text, again=hint is None)
 
 
@@ -166,6 +172,10 @@ def _remedy(change: Change, bound: float) -> str:
 
 def _is_past(change: Change, bound: float) -> bool:
     return change.log is not None and change.log > bound
+
+
+def _is_within(change: Change, bound: float) -> bool:
+    return change.hi is not None and change.hi <= bound
 
 
 def _gravest(findings: Iterable[Finding], found: Comparison) -> Outcome:

@@ -9,13 +9,13 @@ percentiles: Hesterberg, What Teachers Should Know About the Bootstrap, The Amer
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import chdtrc, ndtr, stdtrit
+from scipy.special import ndtr, stdtrit
 
 from draftboard.judge.pairing import Measured
 from draftboard.judge.sample import RESAMPLES, SEED
@@ -28,8 +28,9 @@ Turn = tuple[str, int, int]
 """Prompt, repeat and turn."""
 TWO_SIDED = 1.96
 """Standard errors from the middle of a 95 % interval to its ends."""
-CHANCE = 0.05
-"""A scatter that chance brings about less often is one of the sessions, not of the replies."""
+SESSION_SD = 0.013
+"""By how much a session's figure is off as a whole, of two builds that are alike: a process keeps its place
+in memory, and its luck, to its end. Found by harness/bench/gate_trials.py on two virtual cores."""
 MIN_PROMPTS = 4
 """With fewer prompts no interval is worth its name."""
 
@@ -112,21 +113,27 @@ def mean_change(units: Sums, logs: Column) -> Change:
     return _bootstrap(prompts, lambda w: (w @ values) / w.sum(axis=-1))
 
 
-def widened(whole: Change, parts: Iterable[Change]) -> Change:
-    """A change over several sessions, its interval widened where the sessions' own figures scatter more than
-    chance explains (chi squared, 5 %): by the scale factor of the Particle Data Group's averages (Review of
-    Particle Physics, introduction, 5.2.2), the root of chi squared over its degrees of freedom."""
+def over_sessions(whole: Change, parts: Sequence[Change]) -> Change:
+    """A change over several sessions, its interval widened by what sessions differ in beyond their replies:
+    random effects (DerSimonian and Laird, Controlled Clinical Trials 7, 1986), at least `SESSION_SD`."""
+    if whole.log is None or whole.lo is None or whole.hi is None:
+        return whole
+    added = (TWO_SIDED * max(SESSION_SD, _between(parts))) ** 2 / max(len(parts), 1)
+    lo, hi = (math.sqrt((end - whole.log) ** 2 + added) for end in (whole.lo, whole.hi))
+    return replace(whole, lo=whole.log - lo, hi=whole.log + hi)
+
+
+def _between(parts: Sequence[Change]) -> float:
+    """The standard deviation of the sessions' figures that their own intervals do not explain; 0 where they
+    explain all of it, or where nobody knows."""
     known = [(one.log, one.half_width) for one in parts if one.log is not None and one.half_width]
-    if len(known) < 2 or whole.log is None or whole.lo is None or whole.hi is None:
-        return whole
+    if len(known) < 2:
+        return 0.0
     logs, errors = np.array([log for log, _ in known]), np.array([half for _, half in known]) / TWO_SIDED
-    mean, freedom = np.average(logs, weights=errors**-2), len(known) - 1
-    chi_squared = float(np.sum(((logs - mean) / errors) ** 2))
-    if chdtrc(freedom, chi_squared) >= CHANCE:
-        return whole
-    scale = math.sqrt(chi_squared / freedom)
-    lo, hi = (whole.log + scale * (end - whole.log) for end in (whole.lo, whole.hi))
-    return replace(whole, lo=lo, hi=hi)
+    weights = errors**-2
+    scatter = float(weights @ (logs - np.average(logs, weights=weights)) ** 2)
+    scale = float(weights.sum() - (weights @ weights) / weights.sum())
+    return math.sqrt(max(0.0, scatter - (len(known) - 1)) / scale)
 
 
 def acceptance(found: Mapping[str, Sums]) -> Change:
