@@ -158,7 +158,7 @@ def test_an_interval_is_widened_by_what_sessions_differ_in() -> None:
     whole = Change(0.05, 0.04, 0.06)
     apart = [Change(0.0, -0.0196, 0.0196), Change(0.1, 0.0804, 0.1196)]
     between = math.sqrt((50 - 1) * 0.01**2)
-    found = over_sessions(whole, apart)
+    found = over_sessions(whole, apart, SESSION_SD)
     assert found.hi == pytest.approx(0.05 + math.hypot(0.01, 1.96 * between / math.sqrt(2)))
     assert found.lo == pytest.approx(0.1 - found.hi)
 
@@ -166,6 +166,7 @@ def test_an_interval_is_widened_by_what_sessions_differ_in() -> None:
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_sessions_that_agree_are_still_no_surer_than_sessions_are(count: int) -> None:
     one = Change(0.05, 0.0304, 0.0696)
-    found = over_sessions(Change(0.05, 0.05, 0.05), [one] * count)
+    found = over_sessions(Change(0.05, 0.05, 0.05), [one] * count, SESSION_SD)
     assert found.hi == pytest.approx(0.05 + 1.96 * SESSION_SD / math.sqrt(count))
-    assert over_sessions(Change(None), [one]) == Change(None)
+    assert over_sessions(Change(None), [one], SESSION_SD) == Change(None)
+    assert over_sessions(Change(0.05, 0.04, 0.06), [one] * count, 0.0).hi == pytest.approx(0.06)

@@ -327,8 +327,8 @@ def test_sides_with_other_numbers_of_repeats_agree_on_every_session() -> None:
 
 
 def test_a_limit_is_told_with_its_digits() -> None:
-    ruling = rule([([side(0)], [side(1)])], Limits(time=0.025))
-    assert "within 2.5%" in said(ruling, "time", "all arms")
+    ruling = rule([([side(0)], [side(1)])], Limits(time=0.035))
+    assert "within 3.5%" in said(ruling, "time", "all arms")
 
 
 def test_what_another_session_cannot_settle_asks_for_none() -> None:

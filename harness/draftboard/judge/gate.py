@@ -26,7 +26,7 @@ from draftboard.judge.findings import (
     share,
 )
 from draftboard.judge.pairing import Run, pooled
-from draftboard.judge.ratios import Change, over_sessions
+from draftboard.judge.ratios import SESSION_SD, Change, over_sessions
 
 CONFIRMATIONS = 2
 MAX_SESSIONS = 3
@@ -93,7 +93,8 @@ class Trial:
         limit = math.log1p(self.limits.time)
         before = [_losses(one) for one in self._single]
         parts = {key: [one[key] for one in before if key in one] for key in _losses(whole)}
-        losses = {key: over_sessions(change, parts[key]) for key, change in _losses(whole).items()}
+        least = SESSION_SD if self.one_machine else 0.0
+        losses = {key: over_sessions(change, parts[key], least) for key, change in _losses(whole).items()}
         together = losses.get(TOGETHER)
         for key, change in losses.items():
             past = sum(_is_past(part, limit) for part in parts[key])

@@ -30,7 +30,8 @@ TWO_SIDED = 1.96
 """Standard errors from the middle of a 95 % interval to its ends."""
 SESSION_SD = 0.013
 """By how much a session's figure is off as a whole, of two builds that are alike: a process keeps its place
-in memory, and its luck, to its end. Found by harness/bench/gate_trials.py on two virtual cores."""
+in memory, and its luck, to its end. Found by harness/bench/gate_trials.py on two virtual cores. Figures
+relative to plain decoding in the same process do not have it."""
 MIN_PROMPTS = 4
 """With fewer prompts no interval is worth its name."""
 
@@ -113,12 +114,13 @@ def mean_change(units: Sums, logs: Column) -> Change:
     return _bootstrap(prompts, lambda w: (w @ values) / w.sum(axis=-1))
 
 
-def over_sessions(whole: Change, parts: Sequence[Change]) -> Change:
+def over_sessions(whole: Change, parts: Sequence[Change], least: float) -> Change:
     """A change over several sessions, its interval widened by what sessions differ in beyond their replies:
-    random effects (DerSimonian and Laird, Controlled Clinical Trials 7, 1986), at least `SESSION_SD`."""
+    random effects (DerSimonian and Laird, Controlled Clinical Trials 7, 1986), of at least the standard
+    deviation `least`."""
     if whole.log is None or whole.lo is None or whole.hi is None:
         return whole
-    added = (TWO_SIDED * max(SESSION_SD, _between(parts))) ** 2 / max(len(parts), 1)
+    added = (TWO_SIDED * max(least, _between(parts))) ** 2 / max(len(parts), 1)
     lo, hi = (math.sqrt((end - whole.log) ** 2 + added) for end in (whole.lo, whole.hi))
     return replace(whole, lo=whole.log - lo, hi=whole.log + hi)
 
