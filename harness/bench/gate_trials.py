@@ -204,10 +204,10 @@ def _load(on: bool) -> Iterator[None]:
 
 
 def _burn(parent: int) -> None:
-    """Ends with the process that started it, however that one ends."""
-    matrix = np.random.default_rng(0).random((256, 256))
+    """Ends with the process that started it, however that one ends. No product: those take every core."""
+    numbers = np.random.default_rng(0).random(1 << 16)
     while os.getppid() == parent:
-        matrix = np.tanh(matrix @ matrix.T)
+        numbers = np.sqrt(numbers + 1)
 
 
 def _append(path: Path, line: dict[str, Any]) -> None:
