@@ -11,8 +11,8 @@ Each finished gate is one line of `gate_trials.jsonl` beside this file, on disk 
 experiment that was stopped or killed goes on where it stopped, with the commit it began with; `judge` is
 the commit of this checkout, whose rules decided. `--out` names another file, `--keep` a folder for all runs.
 After `--minutes` no new gate begins. A gate that cannot be held is a line too; two in a row end the script.
-Leave the machine idle otherwise: the load of the null experiment is a process of this script that multiplies
-matrices without a pause. One gate takes up to three sessions of the suite `gate`.
+Leave the machine idle otherwise: the load of the null experiment is a process of this script that computes on
+one core without a pause. One gate takes up to three sessions of the suite `gate`.
 """
 
 from __future__ import annotations
