@@ -193,11 +193,23 @@ def test_a_builds_own_code_is_imported(checkout: Path, tmp_path: Path) -> None:
     assert said == ["first\n", "second\n"]
 
 
+def installed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The environments that are made from now on, with nothing in them but a file for their Python."""
+    made: list[Path] = []
+
+    def install(build: Path, folder: Path) -> None:
+        (folder / "bin").mkdir(parents=True, exist_ok=True)
+        (folder / "bin/python").touch()
+        made.append(folder)
+
+    monkeypatch.setattr(builds, "_install", install)
+    return made
+
+
 def test_other_pins_need_an_environment_of_their_own(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[Path] = []
-    monkeypatch.setattr(builds, "_install", lambda build, folder: (folder.mkdir(), made.append(folder)))
+    made = installed(monkeypatch)
     before = packages_key(checkout)
     (checkout / "constraints.txt").write_text("torch==2\n")
     assert packages_key(checkout) != before
@@ -348,14 +360,7 @@ def test_a_suite_file_that_the_base_lacks_is_the_candidates(tmp_path: Path) -> N
 def test_an_environment_whose_python_is_gone_is_made_anew(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[Path] = []
-
-    def install(build: Path, folder: Path) -> None:
-        (folder / "bin").mkdir(parents=True, exist_ok=True)
-        (folder / "bin/python").touch()
-        made.append(folder)
-
-    monkeypatch.setattr(builds, "_install", install)
+    made = installed(monkeypatch)
     (checkout / "constraints.txt").write_text("torch==2\n")
     python = at_commit("first", checkout, tmp_path / "cache").python
     python.unlink()
