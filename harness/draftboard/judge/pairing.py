@@ -66,8 +66,14 @@ SETTINGS: dict[str, Callable[[RunRecord], Json]] = {
     "reply limit and template": lambda run: to_json(run.generation),
 }
 """What a whole run was measured with."""
+
+
+def _of_run(read: Callable[[RunRecord], Json]) -> Callable[[Measured], Json]:
+    return lambda one: read(one.run)
+
+
 FIELDS: dict[str, Callable[[Measured], Json]] = {
-    **{name: lambda m, read=read: read(m.run) for name, read in SETTINGS.items()},
+    **{name: _of_run(read) for name, read in SETTINGS.items()},
     "weights": lambda m: m.arm.weights.sha256,
     "options": lambda m: m.arm.options,
 }
