@@ -185,7 +185,13 @@ def _figures(ruling: Ruling) -> dict[str, Any]:
     telling = [
         f"{f.arm or ALL_ARMS} {f.check}" for f in ruling.findings if f.outcome == ruling.outcome != "pass"
     ]
-    return {"pace": [pace.log, pace.lo, pace.hi], "acceptance": lengths, "because": telling}
+    machines = sorted({arm.candidate.run.fingerprint for arm in ruling.comparison.arms})
+    return {
+        "pace": [pace.log, pace.lo, pace.hi],
+        "acceptance": lengths,
+        "because": telling,
+        "fingerprint": " ".join(machines) or None,
+    }
 
 
 @contextmanager
@@ -241,11 +247,17 @@ def table(lines: list[dict[str, Any]]) -> str:
 
 def _row(experiment: str, condition: str, found: list[dict[str, Any]]) -> str:
     counts = [sum(one["outcome"] == word for one in found) for word in OUTCOMES]
-    means = [f"{np.mean([one[name] for one in found]):.1f}" for name in ("sessions", "seconds")]
+    means = [_mean([one[name] for one in found]) for name in ("sessions", "seconds")]
     paces = _spread([one["pace"][0] for one in found])
     lengths = _spread([log for one in found for log in one["acceptance"].values()])
     cells = (experiment, condition, str(len(found)), *map(str, counts), means[0], paces, lengths, means[1])
     return f"| {' | '.join(cells)} |"
+
+
+def _mean(values: list[float | None]) -> str:
+    """Of the known ones: a ruling that was made anew on kept runs has no time of its own."""
+    known = [value for value in values if value is not None]
+    return f"{np.mean(known):.1f}" if known else "unknown"
 
 
 def _spread(logs: list[float | None]) -> str:
