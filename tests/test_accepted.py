@@ -279,3 +279,40 @@ def test_a_candidate_that_measured_nothing_is_no_pass(root: Path, monkeypatch: p
     monkeypatch.setattr(anew, "measured", lambda *given: iter([[]]))
     shown = call(root)
     assert isinstance(shown.exception, CandidateFailed) and shown.exception.exit_code == 1
+
+
+def test_a_run_that_is_named_is_judged_on_its_task_alone(root: Path) -> None:
+    """The base has two tasks; a folder that lacks one of them has lost it."""
+    run, arms = good(3, id="other")
+    task = replace(run.task, name="code", sha256="0" * 64)
+    Store(root / "results").write_run(replace(run, task=task), arms)
+    for arm in ("plain", "guess-k4"):
+        assert call(root, "--accept", arm, "--because", "first").exit_code == 0
+    assert call(root, "--candidate", "first").exit_code == 0
+    assert call(root, "--candidate", str(root / "same")).exit_code == 1
+
+
+def test_an_entry_that_names_a_run_of_something_else_is_refused(root: Path) -> None:
+    call(root, "--accept", "guess-k4", "--because", "first")
+    ledger = read_ledger(root / "results")
+    write_ledger(root / "results", replace(ledger, accepted=(replace(ledger.accepted[0], task="code"),)))
+    shown = call(root, "--candidate", str(root / "same"))
+    assert isinstance(shown.exception, UserError) and "run first is not of code" in str(shown.exception)
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_anything_is_measured(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Trial, "over", pytest.fail)
+    shown = call(root, "--candidate", str(root / "same"), "--format", "json", "--out", str(root))
+    assert isinstance(shown.exception, UserError) and "is a folder" in str(shown.exception)
+
+
+def test_a_summary_that_cannot_be_written_changes_no_verdict(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(root / "nowhere" / "summary.md"))
+    for arm in ("plain", "guess-k4"):
+        call(root, "--accept", arm, "--because", "first")
+    shown = call(root, "--candidate", str(root / "same"))
+    assert shown.exit_code == 0 and "no job summary in" in shown.stderr

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,11 @@ from draftboard.errors import CandidateFailed, UserError, unknown
 INTERRUPTED = 130
 ACCEPTED = "accepted"
 """What `--against` says for the accepted runs; anything else is a commit."""
+
+FIRST = (
+    "draftboard: no accepted run of these arms on this machine; `draftboard gate --accept ARM"
+    " --because '...'` makes the newest run of one the base"
+)
 
 Root = Annotated[Path, typer.Option(help="The checkout: where tasks/, results/ and site/ lie.")]
 Format = Annotated[str, typer.Option(help="table, markdown, json, junit or benchmark-action.")]
@@ -96,30 +102,27 @@ def gate(
     5 nothing comparable)."""
     if accept is not None:
         _refuse_beside_accept({"--against": against != ACCEPTED, "--suite": suite, "--candidate": candidate,
-                               "--out": out, "--work": work, "--history": history})  # fmt: skip
+                               "--out": out, "--work": work, "--history": history,
+                               "--device": device != "auto", "--format": format != "table"})  # fmt: skip
         print(_accept(accept, because, run, root / "results"))
         return
-    if because or run:
-        word = "--because gives the reason for" if because else "--run names the run of"
-        raise UserError(f"{word} --accept ARM; name the arm, or leave it out")
-    if candidate is not None and suite is not None:
-        raise UserError("--candidate names runs that were measured, --suite what to measure: leave one out")
+    _refuse_without_accept(because, run)
+    if candidate is not None and (suite is not None or device != "auto"):
+        word = "--suite" if suite is not None else "--device"
+        raise UserError(f"--candidate names runs that were measured, {word} is for measuring: leave one out")
     _check_output(format, out)
     work = work or root / "results/.partial" / f"gate-{_now().strftime('%Y%m%dT%H%M%S')}-{os.getpid()}"
     try:
         ruling = _judge(against, suite, candidate, (limit, acceptance_limit), root, work, device)
     except KeyboardInterrupt:
-        Console(stderr=True).print(f"interrupted; nothing was judged, what was measured lies in {work}")
+        left = f", what was measured lies in {work}" if work.exists() else ""
+        Console(stderr=True).print(f"interrupted; nothing was judged{left}")
         raise typer.Exit(INTERRUPTED) from None
+    _write(ruling, format, out, decided=True)
     if history:
         _remember(ruling, against, root)
-    _write(ruling, format, out, decided=True)
-    if not ruling.comparison.arms and against == ACCEPTED:
-        print(
-            "draftboard: no accepted run of these arms on this machine; `draftboard gate --accept ARM"
-            " --because '...'` makes the newest run of one the base",
-            file=sys.stderr,
-        )
+    if ruling.outcome == "nothing comparable" and ruling.comparison.new and against == ACCEPTED:
+        print(FIRST, file=sys.stderr)
     raise typer.Exit(ruling.exit_code)
 
 
@@ -151,9 +154,16 @@ def _judge(
 
 def _beside_commit(ref: str, suite: str, root: Path, work: Path, device: str) -> Iterator[Any]:
     from draftboard.measure import builds, versus
+    from draftboard.record.suites import load_suite
 
-    base, own = builds.at_commit(ref, root), builds.this_checkout(root)
-    return versus.sessions(base, own, suite, work, device)
+    if not suite.endswith(".toml"):
+        load_suite(suite)  # refuses a misspelt name before anything is built
+    console = Console(stderr=True)
+    console.print(f"building {ref}", markup=False)
+    found = versus.sessions(builds.at_commit(ref, root), builds.this_checkout(root), suite, work, device)
+    for number in count(1):
+        console.print(f"session {number}: both builds take turns, about a minute", markup=False)
+        yield next(found)
 
 
 def _beside_accepted(suite: str, candidate: str | None, root: Path, work: Path, device: str) -> Iterator[Any]:
@@ -163,7 +173,9 @@ def _beside_accepted(suite: str, candidate: str | None, root: Path, work: Path, 
 
     if candidate is not None:
         runs = read_side(candidate, root)
-        yield beside(root / "results", runs, None), runs
+        # A run that is named is judged on its task; a folder that lacks a task has lost it.
+        named = not Path(candidate).is_dir() and len(runs) == 1
+        yield beside(root / "results", runs, {runs[0][0].task.name} if named else None), runs
         return
     from draftboard.measure import anew
 
@@ -179,6 +191,12 @@ def _refuse_beside_accept(given: dict[str, Any]) -> None:
         raise UserError(
             f"--accept measures and judges nothing, so {found[0]} has no meaning with it: leave it out"
         )
+
+
+def _refuse_without_accept(because: str, run: str | None) -> None:
+    if because or run:
+        word = "--because gives the reason for" if because else "--run names the run of"
+        raise UserError(f"{word} --accept ARM; name the arm, or leave it out")
 
 
 def _accept(arm: str, because: str, run: str | None, results: Path) -> str:
@@ -222,8 +240,15 @@ def _check_output(form: str, out: Path | None) -> None:
         raise unknown("format", form, known)
     if out is not None and form == "table":
         raise UserError(f"--out {out} takes a file's format; add --format markdown, json, junit or another")
-    if out is not None and not out.absolute().parent.is_dir():
-        raise UserError(f"--out {out}: there is no folder {out.absolute().parent}; make it first")
+    if out is None:
+        return
+    folder = out.absolute().parent
+    if not folder.is_dir():
+        raise UserError(f"--out {out}: there is no folder {folder}; make it first")
+    if out.is_dir():
+        raise UserError(f"--out {out} is a folder; name a file in it")
+    if not os.access(out if out.exists() else folder, os.W_OK):
+        raise UserError(f"--out {out} cannot be written; name another place, or make rights there")
 
 
 def _write(ruling: Any, form: str, out: Path | None, *, decided: bool) -> None:
@@ -239,5 +264,13 @@ def _write(ruling: Any, form: str, out: Path | None, *, decided: bool) -> None:
     else:
         sys.stdout.write(formats[form](ruling))
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
-        with Path(summary).open("a", encoding="utf-8") as file:
-            file.write(formats["markdown"](ruling))
+        _append(Path(summary), formats["markdown"](ruling))
+
+
+def _append(summary: Path, text: str) -> None:
+    """A summary that cannot be written is told, and changes no verdict."""
+    try:
+        with summary.open("a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        print(f"draftboard: no job summary in {summary}: {error.strerror}", file=sys.stderr)

@@ -166,9 +166,8 @@ def _remedy(change: Change, bound: float) -> str:
     factor = ((change.half_width or 0.0) / max(distance, 1e-9)) ** 2
     if not 1 < factor < 100:
         return "a quiet machine or another session settles it"
-    return (
-        f"about {math.ceil(factor * change.units)} units instead of {change.units} settle it (more repeats)"
-    )
+    more = math.ceil(factor * change.units)
+    return f"about {more} replies on each side instead of {change.units} settle it (more sessions or prompts)"
 
 
 def _is_past(change: Change, bound: float) -> bool:

@@ -154,6 +154,13 @@ def beside(
 
 def _load(store: Store, run_id: str, entries: Sequence[Accepted]) -> tuple[RunRecord, Sequence[Arm]]:
     run, arms = load(store.find(run_id).path)
+    place = (run.target.id, run.task.name, run.fingerprint)
+    for one in entries:
+        if (one.target, one.task, one.fingerprint) != place:
+            raise UserError(
+                f"{store.root / FILE}: run {run_id} is not of {one.task}, {one.target}, machine"
+                f" {one.fingerprint}, as the entry of {one.arm} says; accept anew"
+            )
     missing = [one.arm for one in entries if one.arm_id not in run.arms]
     if missing:
         raise UserError(f"{store.root / FILE}: run {run_id} has no arm {missing[0]} as accepted; accept anew")

@@ -18,6 +18,12 @@ from draftboard.show.layout import new_table
 MARKER = "<!-- draftboard gate -->"
 """First line of the Markdown, by which a comment of an earlier push is found and replaced."""
 
+SESSIONS = (
+    "intervals of the figures tell of their replies alone;"
+    " those of the checks also of what sessions differ in"
+)
+"""Of builds side by side: a figure whose interval leaves out 0 may still be of builds that are alike."""
+
 HEADS = ("task", "arm", "figure", "base", "candidate", "change", "95 %", "verdict")
 TONES = {"better": "green", "worse": "red", "unknown": "dim", "same": "dim"}
 OUTCOME_TONES: dict[Outcome, str] = {"pass": "green", "cannot tell": "yellow", "nothing comparable": "yellow"}
@@ -114,6 +120,7 @@ def notes(found: Comparison) -> list[str]:
             for arm in found.arms
             if arm.other_replies
         ),
+        *((SESSIONS,) if found.one_machine and found.arms else ()),
     ] or ([] if found.arms else ["nothing to compare"])
 
 
