@@ -91,14 +91,13 @@ class Trial:
 
     def _times(self, whole: Comparison) -> Iterator[Finding]:
         limit = math.log1p(self.limits.time)
-        before = [_losses(one) for one in self._single]
-        parts = {key: [one[key] for one in before if key in one] for key in _losses(whole)}
+        before, pooled_losses = [_losses(one) for one in self._single], _losses(whole)
+        parts = {key: [one[key] for one in before if key in one] for key in pooled_losses}
         least = SESSION_SD if self.one_machine else 0.0
-        losses = {key: over_sessions(change, parts[key], least) for key, change in _losses(whole).items()}
-        together = losses.get(TOGETHER)
+        losses = {key: over_sessions(change, parts[key], least) for key, change in pooled_losses.items()}
+        carried = TOGETHER in losses and _is_within(losses[TOGETHER], limit)
         for key, change in losses.items():
             past = sum(_is_past(part, limit) for part in parts[key])
-            carried = together is not None and _is_within(together, limit)
             yield _time_finding(key[:2], change, past, self.limits.time, self._hint(key, whole), carried)
 
     def _hint(self, key: Key, whole: Comparison) -> str | None:

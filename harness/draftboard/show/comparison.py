@@ -81,6 +81,8 @@ def headline(found: Ruling) -> str:
 
 def builds(found: Comparison) -> str:
     """The commits of the two sides."""
+    if not found.arms:
+        return "no two arms were compared"
     sides = [arm.candidate for arm in found.arms], [arm.base for arm in found.arms]
     return " against ".join(map(_commits, sides))
 
@@ -99,7 +101,7 @@ def name_of(found: Comparison, one: Measured) -> str:
 
 
 def _commits(side: Sequence[Measured]) -> str:
-    return ", ".join(dict.fromkeys(commit(one) for one in side)) or "nothing comparable"
+    return ", ".join(dict.fromkeys(commit(one) for one in side))
 
 
 def notes(found: Comparison) -> list[str]:
