@@ -12,6 +12,7 @@ from draftboard.record.records import (
     Arm,
     Card,
     Claim,
+    Divergence,
     Environment,
     Generation,
     Losslessness,
@@ -159,6 +160,22 @@ def make_arm(traces: Sequence[Trace], **changes: Any) -> Arm:
         error=None,
     )
     return replace(arm, **changes)
+
+
+def parted(arm: Arm, gap_ulp: float = 1.0, **facts: Any) -> Arm:
+    """The arm whose reply to p3 leaves the baseline's at token 2, for the target's other likeliest token, and
+    whose record tells of it."""
+    traces = [
+        parted_trace(trace) if trace.prompt_id == "p3" and trace.turn == 0 else trace for trace in arm.traces
+    ]
+    tie = Divergence("p3", 0, 0, 2, 102, 9, (9, 102), gap=0.0625 * gap_ulp, gap_ulp=gap_ulp)
+    told = Losslessness(len(traces), len(traces) - 1, (tie,), **facts)
+    return replace(arm, traces=tuple(traces), losslessness=told)
+
+
+def parted_trace(trace: Trace) -> Trace:
+    """The reply with another token 2."""
+    return replace(trace, token_ids=(*trace.token_ids[:2], 9, *trace.token_ids[3:]))
 
 
 def make_run(arms: Sequence[Arm], **changes: Any) -> RunRecord:

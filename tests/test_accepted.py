@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from draftboard.cli import app
-from draftboard.errors import CandidateFailed, UserError
+from draftboard.errors import UserError
 from draftboard.judge.accepting import accept
+from draftboard.judge.findings import Limits
 from draftboard.judge.gate import Trial
 from draftboard.judge.pairing import Run
-from draftboard.measure import anew, builds
+from draftboard.measure import anew, builds, commands
 from draftboard.record.accepted import (
     FILE,
     Floor,
@@ -94,6 +98,55 @@ def test_a_conflict_in_the_ledger_names_the_file(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("<<<<<<< ours\n")
     with pytest.raises(UserError, match="not TOML"):
         read_ledger(tmp_path)
+
+
+FLOOR = """
+[[floors]]
+target = "tiny-target"
+task = "chat"
+arm = "guess-k4"
+acceptance_length = 2.0
+because = "by hand"
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda text: text + FLOOR * 2, "2 floors of tiny-target chat guess-k4; keep one"),
+        (
+            lambda text: text + text.partition("\n\n")[2].partition("[[floors")[0],
+            "2 accepted runs of tiny-target",
+        ),
+        (lambda text: text.replace(NOW, "yesterday"), "chat guess-k4"),
+        (lambda text: text.replace(NOW, "2026-03-01T00:00:00"), "zone"),
+        (lambda text: text + FLOOR.replace("2.0", "0.5"), "is 0.5; an acceptance length is 1 or more"),
+        (lambda text: text + FLOOR.replace("2.0", "nan"), "found nan"),
+        (lambda text: text.replace("arm_id", "armid"), "armid"),
+    ],
+    ids=["two floors", "two bases", "no time", "no zone", "floor below 1", "floor NaN", "misspelt key"],
+)
+def test_what_a_hand_or_a_merge_left_in_the_ledger_is_refused(
+    tmp_path: Path, change: Callable[[str], str], said: str
+) -> None:
+    ledger = replace(accept(Ledger(), [good()], "guess-k4", "first", NOW), floors=())
+    path = write_ledger(tmp_path, ledger)
+    assert read_ledger(tmp_path) == ledger
+    path.write_text(change(path.read_text()))
+    with pytest.raises(UserError, match=said) as caught:
+        read_ledger(tmp_path)
+    assert str(path) in str(caught.value)
+
+
+def test_the_last_runs_of_gates_stay_and_older_ones_go(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    partial = root / "results/.partial"
+    for day in range(10, 18):
+        (partial / f"gate-202601{day}T000000-1" / "run").mkdir(parents=True)
+    (partial / "kept.jsonl").write_text("")
+    call(root, "--candidate", str(root / "same"))
+    left = sorted(path.name for path in partial.iterdir() if path.name.startswith("gate-"))
+    assert left == [f"gate-202601{day}T000000-1" for day in range(14, 18)]
+    assert (partial / "kept.jsonl").exists()
 
 
 def test_other_machines_have_other_bases(tmp_path: Path) -> None:
@@ -274,11 +327,34 @@ def test_a_first_gate_says_how_a_base_is_made(root: Path) -> None:
     assert shown.exit_code == 5 and "draftboard gate --accept" in shown.stderr
 
 
-def test_a_candidate_that_measured_nothing_is_no_pass(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("accepted", "code"), [(True, 1), (False, 5)])
+def test_a_candidate_that_measured_nothing_is_no_pass(
+    root: Path, accepted: bool, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fails where a base could be measured, and has its report."""
+    if accepted:
+        call(root, "--accept", "guess-k4", "--because", "first")
     monkeypatch.setattr(anew, "plans_of", lambda *given: [])
+    monkeypatch.setattr(anew, "task_names", lambda plans: {"chat"})
     monkeypatch.setattr(anew, "measured", lambda *given: iter([[]]))
-    shown = call(root)
-    assert isinstance(shown.exception, CandidateFailed) and shown.exception.exit_code == 1
+    shown = call(root, "--format", "json", "--out", str(root / "ruling.json"), "--history")
+    assert shown.exit_code == code
+    found = json.loads((root / "ruling.json").read_text())
+    assert [one["check"] for one in found["findings"]] == ["presence"] * accepted
+    assert found["exit_code"] == code
+
+
+def test_the_only_task_that_fails_is_missing_and_no_mistake_of_a_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*given: object, **more: object) -> list[str]:
+        raise UserError("no room")
+
+    monkeypatch.setattr(commands, "run_plans", lost)
+    assert next(anew.measured([], tmp_path / "work", Console())) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot be written"):
+        next(anew.measured([], tmp_path / "file", Console()))
 
 
 def test_a_run_that_is_named_is_judged_on_its_task_alone(root: Path) -> None:
@@ -289,7 +365,73 @@ def test_a_run_that_is_named_is_judged_on_its_task_alone(root: Path) -> None:
     for arm in ("plain", "guess-k4"):
         assert call(root, "--accept", arm, "--because", "first").exit_code == 0
     assert call(root, "--candidate", "first").exit_code == 0
+    folder = next((root / "same").glob("*/same"))
+    assert call(root, "--candidate", str(folder)).exit_code == 0
     assert call(root, "--candidate", str(root / "same")).exit_code == 1
+
+
+def test_runs_of_two_machines_are_no_candidate(root: Path) -> None:
+    Store(root / "same").write_run(*good(4, id="there", fingerprint="e" * 12, testbed="there"))
+    shown = call(root, "--candidate", str(root / "same"))
+    assert isinstance(shown.exception, UserError) and "runs of 2 machines" in str(shown.exception)
+
+
+def bases_of(tmp_path: Path, *accepted: tuple[str, str]) -> list[tuple[str, tuple[str, ...]]]:
+    """The accepted runs, each with the arms that are compared, after these arms of these runs were."""
+    march, april = (f"2026-0{month}-01T00:00:00Z" for month in (3, 4))
+    runs = [good(id="april", created_utc=april), good(id="march", created_utc=march)]
+    for one in runs:
+        Store(tmp_path).write_run(*one)
+    ledger = Ledger()
+    for run, arm in accepted:
+        ledger = accept(ledger, runs, arm, "because", NOW, run)
+    write_ledger(tmp_path, ledger)
+    return [(run.id, run.arms) for run, _ in accepted_runs(tmp_path, "f" * 12)]
+
+
+def test_plain_decoding_is_compared_with_the_accepted_one(tmp_path: Path) -> None:
+    assert bases_of(tmp_path, ("april", "guess-k4"), ("march", "plain")) == [
+        ("march", ("base0001",)),
+        ("april", ("arm00001",)),
+    ]
+
+
+def test_of_several_yardsticks_the_newest_is_compared_and_none_vanishes(tmp_path: Path) -> None:
+    """Arms that were accepted apart bring a baseline each, of different settings for instance."""
+    run, (plain, first) = good(id="march", created_utc="2026-03-01T00:00:00Z")
+    second = replace(first, id="arm00002", drafter="other")
+    old = replace(run, arms=(plain.id, second.id), generation=replace(run.generation, max_new_tokens=99))
+    Store(tmp_path).write_run(old, [plain, second])
+    new = good(2, id="april", created_utc="2026-04-01T00:00:00Z")
+    Store(tmp_path).write_run(*new)
+    ledger = accept(Ledger(), [(old, [plain, second])], "other", "first", NOW)
+    write_ledger(tmp_path, accept(ledger, [new], "guess-k4", "then", NOW))
+    base = accepted_runs(tmp_path, "f" * 12)
+    assert [run.arms for run, _ in base] == [("arm00002",), ("base0001", "arm00001")]
+    both = replace(new[0], arms=("base0001", "arm00001", "arm00002")), [*new[1], second]
+    ruling = Trial(Limits(), one_machine=False).add(base, [both])
+    assert not ruling.comparison.vanished
+    assert [(one.base.arm.id, one.fields) for one in ruling.comparison.refused] == [
+        ("arm00002", ("reply limit and template",))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("newer", "said"),
+    [({"prompts": 24}, "fewer prompts"), ({"repeats": 1}, "fewer repeats")],
+)
+def test_a_part_of_the_base_is_no_successor(newer: dict[str, int], said: str) -> None:
+    first, later = (side(1, **{"prompts": 32, "repeats": 2, "id": name, **own}) for name, own in
+                    (("first", {}), ("later", newer)))  # fmt: skip
+    ledger = accept(Ledger(), [first], "guess", "first", NOW)
+    with pytest.raises(UserError, match=f"it has {said} than the base, run first"):
+        accept(ledger, [first, later], "guess", "newer", NOW)
+    assert accept(ledger, [first, later], "guess", "meant", NOW, "later").accepted[0].run == "later"
+
+
+def test_a_run_that_left_prompts_out_is_never_accepted() -> None:
+    with pytest.raises(UserError, match="left out 1 of the task's prompts"):
+        accept(Ledger(), [good(left_out={"p99": 4000})], "guess", "short caches", NOW)
 
 
 def test_an_entry_that_names_a_run_of_something_else_is_refused(root: Path) -> None:

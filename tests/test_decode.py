@@ -10,10 +10,10 @@ import torch
 
 from draftboard.measure.clock import Clock
 from draftboard.measure.decode import DrafterFault, decode
-from draftboard.measure.lossless import first_difference
 from draftboard.measure.sampling import Randomness, Sampler
 from draftboard.measure.target import TargetModel
 from draftboard.record.records import Sampling
+from draftboard.record.replies import first_difference
 from scripted import Script, Scripted, always, oracle, wrong_at
 from tiny import plain_greedy, tiny_model, tiny_target
 from watched import NEVER, PROMPT, TEXT, V, Watched, check, guesses_at_random, run, watched

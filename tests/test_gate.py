@@ -14,6 +14,7 @@ from draftboard.judge.gate import MAX_SESSIONS, Ruling, Trial
 from draftboard.judge.pairing import Run
 from draftboard.record.accepted import Floor, Ledger
 from draftboard.record.records import Divergence, Losslessness, Sampling, Validity
+from record_factory import parted_trace
 from sides import side, without
 from test_telemetry import gauge, gpu_window, telemetry
 
@@ -109,6 +110,32 @@ def test_the_plain_clock_of_a_stored_run_can_only_raise_a_doubt() -> None:
     assert ruling.outcome == "cannot tell"
     assert "--against" in said(ruling, "time", "plain")
     assert said(ruling, "time").startswith("pass")
+
+
+def test_plain_decoding_that_became_faster_fails_no_drafter() -> None:
+    """The drafter's speedup falls and its own clock does not."""
+    faster = [([side(0)], [side(i, slow=1 / 1.2, slow_arm=1.2)]) for i in (60, 61, 62)]
+    ruling = rule(faster, one_machine=False)
+    assert ruling.outcome == "cannot tell"
+    text = said(ruling, "time")
+    assert "time per token relative to plain decoding" in text and "plain decoding became faster" in text
+    assert "relative" not in said(ruling, "time", "plain")
+
+
+def test_an_arm_that_a_later_session_loses_has_vanished() -> None:
+    trial = Trial(LIMITS, one_machine=True)
+    trial.add([side(0, noise=0.2)], [side(1, noise=0.2)])
+    ruling = trial.add([side(2)], [without(side(3), "arm00001")])
+    assert said(ruling, "presence").startswith("regression: vanished") and ruling.exit_code == 1
+
+
+@pytest.mark.parametrize("most", [1, 5])
+def test_a_gate_may_ask_for_more_or_fewer_sessions(most: int) -> None:
+    trial = Trial(LIMITS, one_machine=True, most=most)
+    ruling = trial.over(([side(i, noise=0.3)], [side(i + 50, noise=0.3)]) for i in range(9))
+    assert ruling.sessions == most
+    with pytest.raises(UserError, match="--sessions must be 1 or more, found 0"):
+        Trial(LIMITS, one_machine=True, most=0)
 
 
 def test_a_drop_of_acceptance_fails_and_every_change_is_told() -> None:
@@ -272,10 +299,9 @@ def test_a_bug_of_a_later_session_is_heard() -> None:
 
 
 def test_other_tokens_of_plain_decoding_are_no_pass() -> None:
-    run, (plain, own) = side(1)
-    first = plain.traces[0]
-    other = replace(first, token_ids=(first.token_ids[0] + 1, *first.token_ids[1:]))
-    ruling = rule([([side(0)], [(run, [replace(plain, traces=(other, *plain.traces[1:])), own])])])
+    run, arms = side(1)
+    other = [replace(arm, traces=(parted_trace(arm.traces[0]), *arm.traces[1:])) for arm in arms]
+    ruling = rule([([side(0)], [(run, other)])])
     assert ruling.exit_code == 3 and "other tokens than before in 1 of 16" in said(
         ruling, "losslessness", "plain"
     )
@@ -317,6 +343,45 @@ def test_a_floor_holds_for_its_own_setting(facts: dict[str, Any], run: dict[str,
     ruling = rule([([side(0, **run)], [side(1, **run)])], floor(9.0, **facts))
     assert not [one for one in ruling.findings if one.check == "floor"]
     assert rule([([side(0)], [side(1)])], floor(9.0)).outcome == "regression"
+
+
+def test_a_floor_of_an_arm_that_is_not_measured_is_told() -> None:
+    ruling = rule([([side(0)], [side(1)])], floor(2.0, arm="gues-k4"))
+    assert said(ruling, "floor", "gues-k4").startswith(
+        "cannot tell: floor 2.000: no such arm was measured; did you mean 'guess-k4'?; measure it"
+    )
+    assert ruling.outcome == "cannot tell"
+    assert rule([([side(0)], [side(1)])], floor(2.0, arm="gues-k4", task="code")).outcome == "pass"
+
+
+@pytest.mark.parametrize("broken", [0, 1])
+def test_a_failed_arm_has_no_verdict_on_its_time(broken: int) -> None:
+    sides = [side(0), side(1)]
+    sides[broken] = side(broken, arm={"error": "boom"})
+    ruling = rule([([sides[0]], [sides[1]])])
+    assert not [f for f in ruling.findings if (f.check, f.arm) == ("time", "guess-k4")]
+    assert ruling.outcome == ("cannot tell", "regression")[broken]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_reply_that_was_changed_by_hand_is_heard(seed: int) -> None:
+    """The recorded comparison still says that all are identical."""
+    sides = [side(0), side(1)]
+    run, (plain, arm) = sides[seed]
+    sides[seed] = run, [plain, replace(arm, traces=(parted_trace(arm.traces[0]), *arm.traces[1:]))]
+    ruling = rule([([sides[0]], [sides[1]])], one_machine=False)
+    assert ruling.outcome == ("cannot tell", "not lossless")[seed]
+
+
+def test_arms_of_one_name_have_names_of_their_own_in_findings() -> None:
+    run, (plain, first) = side(1)
+    second = replace(first, id="arm00002", options={"n": 9})
+    both = replace(run, arms=(plain.id, first.id, second.id)), [plain, first, second]
+    ruling = rule([([both], [both])])
+    assert {f.arm for f in ruling.findings if f.check == "acceptance"} == {
+        "guess-k4 (arm00001)",
+        "guess-k4 (arm00002)",
+    }
 
 
 def test_sides_with_other_numbers_of_repeats_agree_on_every_session() -> None:

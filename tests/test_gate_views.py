@@ -13,6 +13,7 @@ from rich.console import Console
 from draftboard.judge.findings import Limits
 from draftboard.judge.gate import Ruling, Trial
 from draftboard.judge.pairing import Run
+from draftboard.record.records import Validity
 from draftboard.show import comparison
 from draftboard.show.comparison_files import RULING_FORMATS
 from record_factory import ENVIRONMENT
@@ -26,9 +27,8 @@ def failing() -> Ruling:
 
 
 def test_the_comment_begins_with_its_mark_and_the_outcome(failing: Ruling) -> None:
-    first, second, *rest = RULING_FORMATS["markdown"](failing).splitlines()
-    assert first == comparison.MARKER
-    assert "regression (exit code 1, 1 session)" in second
+    first, *rest = RULING_FORMATS["markdown"](failing).splitlines()
+    assert first == "### draftboard gate: regression (exit code 1, 1 session)"
     text = "\n".join(rest)
     assert "&lt;b&gt;\\|" in text and "<b>" not in text and "\x1b" not in text
     told = text.partition("<details>")[0]
@@ -39,8 +39,13 @@ def test_junit_can_be_parsed_and_tells_failures_from_doubts(failing: Ruling) -> 
     found = ElementTree.fromstring(RULING_FORMATS["junit"](failing))
     failed = [case.get("name") for case in found if case.find("failure") is not None]
     in_doubt = [case.get("name") for case in found if case.find("error") is not None]
-    assert failed == ["presence"] and "time" in in_doubt
-    assert (found.get("failures"), found.get("errors")) == ("1", str(len(in_doubt)))
+    assert (failed, in_doubt) == (["presence"], [])
+    assert (found.get("failures"), found.get("errors")) == ("1", "0")
+    disturbed = side(2, arm={"validity": Validity(("others used the cores",))})
+    unsure = Trial(Limits(), one_machine=False).add([side(1)], [disturbed])
+    found = ElementTree.fromstring(RULING_FORMATS["junit"](unsure))
+    in_doubt = [case.get("name") for case in found if case.find("error") is not None]
+    assert in_doubt == ["validity"] and found.get("errors") == str(len(in_doubt))
 
 
 def test_json_holds_the_outcome_and_no_nan(failing: Ruling) -> None:
@@ -71,8 +76,7 @@ def hostile() -> Ruling:
 
 
 def test_a_hostile_name_is_text_in_every_format(hostile: Ruling) -> None:
-    text = RULING_FORMATS["markdown"](hostile)
-    body = text.removeprefix(comparison.MARKER)
+    body = RULING_FORMATS["markdown"](hostile)
     assert "<img" not in body and "-->" not in body and "\u202e" not in body and "\x00" not in body
     assert not re.search(r"(?<!\\)[`\[\]*]", body.replace("\\\\", ""))
     rows = [line for line in body.replace("\\\\", "").splitlines() if line.startswith("| ")]

@@ -38,6 +38,18 @@ def test_a_ruling_is_kept_as_it_was(ruled: Ruled, tmp_path: Path) -> None:
     assert {one.target for one in ruled.arms} == {"tiny-target"}
 
 
+def test_the_history_keeps_what_was_judged_and_why(tmp_path: Path) -> None:
+    ruling = Trial(Limits(), one_machine=True).add([side(1)], [side(2, accepted=2)])
+    found = entry(ruling, "accepted", AT)
+    assert found is not None
+    (because,) = (text for text in found.because if "acceptance" in text)
+    assert because.startswith("chat guess-k4 acceptance: E[L] 4.000 to 3.000")
+    judged = {one.arm: one.change for one in ruling.findings if one.change is not None}
+    kept = {one.arm: (one.time_change_lo, one.time_change_hi) for one in found.arms}
+    assert kept == {arm: (judged[arm].lo, judged[arm].hi) for arm in kept}
+    assert kept["plain"] != (ruling.comparison.arms[0].pace.lo, ruling.comparison.arms[0].pace.hi)
+
+
 def test_an_entry_of_before_its_target_was_kept_is_read(ruled: Ruled, tmp_path: Path) -> None:
     path = append(tmp_path, ruled)
     data = json.loads(path.read_text())
@@ -147,6 +159,21 @@ def test_two_steps() -> None:
     assert [step.index for step in found] == [6, 12]
     levels = [(step.before, step.after) for step in found]
     assert levels == [pytest.approx((10, 9), rel=0.01), pytest.approx((9, 11), rel=0.01)]
+
+
+@pytest.mark.parametrize(("first", "middle", "last"), [(10, 6, 10), (10, 3, 10), (20, 4, 30)])
+def test_a_level_that_ends_again_is_two_steps(first: int, middle: int, last: int) -> None:
+    found = find_steps([*level(1.9, first), *level(1.5, middle, 1), *level(1.9, last, 2)])
+    assert [step.index for step in found] == [first, first + middle]
+
+
+def test_three_small_steps_are_three() -> None:
+    values = [value for i in range(4) for value in level(0.96**i, 8, i)]
+    assert [step.index for step in find_steps(values)] == [8, 16, 24]
+
+
+def test_noise_alone_has_no_steps() -> None:
+    assert not any(find_steps(level(10, 60, seed, noise=0.02)) for seed in range(20))
 
 
 @pytest.mark.parametrize("place", range(12))

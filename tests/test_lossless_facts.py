@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from draftboard.judge.lossless import judge_lossless
-from draftboard.measure.lossless import differing, examine, first_difference, key
+from draftboard.measure.lossless import examine
 from draftboard.measure.target import TargetModel
 from draftboard.record.records import Divergence, Losslessness, Trace
+from draftboard.record.replies import differing, first_difference, key
 from scripted import Scripted, always, wrong_at
 from tiny import tiny_model
 from watched import run

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from draftboard.judge import lossless, summary
+from draftboard.judge import lossless
 from draftboard.judge.lossless import Verdict
 from draftboard.judge.summary import rows
 from draftboard.record.records import Divergence, Losslessness, Sampling, Validity
@@ -17,6 +17,8 @@ from record_factory import (
     make_round,
     make_run,
     make_trace,
+    parted,
+    parted_trace,
     plain_trace,
     random_arms,
 )
@@ -32,8 +34,8 @@ def judge_lossless(facts: Losslessness | None, dtype: str = "bfloat16") -> Verdi
     return lossless.judge_lossless(facts, dtype)
 
 
-def verdict_of(arm, dtype: str = "bfloat16") -> Verdict:
-    return summary.verdict_of(arm, dtype)
+def verdict_of(base, arm, dtype: str = "bfloat16") -> Verdict:
+    return lossless.verdict_of(base, arm, dtype)
 
 
 def test_identical_replies_are_exact():
@@ -82,7 +84,7 @@ def test_float32_excuses_no_difference_and_lists_it(gap_ulp):
 
 def test_a_tie_in_a_float32_run_fails_the_row():
     base, arm = random_arms(1)
-    tied = replace(arm, losslessness=facts(TIE, float32_compared=2, float32_identical=2))
+    tied = parted(arm, float32_compared=2, float32_identical=2)
     row = row_of(tied, base, dtype="float32")
     assert (row.lossless, row.valid) == ("bug", False)
     assert row_of(tied, base, dtype="bfloat16").valid
@@ -101,14 +103,53 @@ def test_nothing_compared_is_not_a_pass():
     assert judge_lossless(None).kind == "not checked"
 
 
+def changed_reply(arm, place: int = 3):
+    """The arm as a hand might change it: another token in a reply, the recorded comparison left alone."""
+    traces = list(arm.traces)
+    traces[place] = parted_trace(traces[place])
+    return replace(arm, traces=tuple(traces))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_difference_that_no_record_tells_of_is_a_bug(dtype):
+    base, arm = random_arms(1)
+    found = verdict_of(base, changed_reply(arm), dtype)
+    assert (found.kind, found.reason) == (
+        "bug",
+        "p2 turn 0 token 2: 9 for 102, which no recorded comparison tells",
+    )
+    assert verdict_of(base, arm, dtype).kind == "exact"
+
+
+def test_a_tie_that_is_told_excuses_no_other_difference():
+    base, arm = random_arms(1)
+    tied = parted(arm)
+    assert verdict_of(base, tied).kind == "tie"
+    assert verdict_of(base, changed_reply(tied, 0)).kind == "bug"
+    assert verdict_of(changed_reply(base, 6), tied).kind == "bug"
+
+
+@pytest.mark.parametrize("counts", [(99, 99), (26, 26), (1, 1)])
+def test_counts_that_the_replies_deny_prove_nothing(counts):
+    base, arm = random_arms(1)
+    told = replace(arm, losslessness=Losslessness(*counts, ()))
+    found = verdict_of(base, told)
+    assert (found.kind, found.reason) == (
+        "not checked",
+        f"the record contradicts itself: it tells of {counts[0]} compared replies, {counts[0]} of them"
+        " identical, and holds 27 and 27",
+    )
+    assert not row_of(told, base).valid
+
+
 def test_a_failed_arm_and_the_baseline_are_not_checked():
     base, arm = random_arms(1)
-    assert verdict_of(base).kind == "not checked"
-    failed = verdict_of(replace(arm, error="out of memory", losslessness=None))
+    assert verdict_of(base, base).kind == "not checked"
+    failed = verdict_of(base, replace(arm, error="out of memory", losslessness=None))
     assert (failed.kind, failed.reason) == ("not checked", "the arm failed: out of memory")
-    assert verdict_of(replace(arm, error="out of memory")).kind == "not checked"
+    assert verdict_of(base, replace(arm, error="out of memory")).kind == "not checked"
     wrong = facts(replace(TIE, gap_ulp=80.0))
-    assert verdict_of(replace(arm, error="out of memory", losslessness=wrong)).kind == "bug"
+    assert verdict_of(base, replace(arm, error="out of memory", losslessness=wrong)).kind == "bug"
 
 
 # Validity
@@ -142,7 +183,7 @@ def unsound_arms():
         "its baseline failed: out of memory": (replace(base, error="out of memory"), arm),
         "not lossless: p3 turn 0": (
             base,
-            replace(arm, losslessness=facts(replace(TIE, gap_ulp=80.0))),
+            parted(arm, gap_ulp=80.0),
         ),
         "not compared with the baseline's output": (base, replace(arm, losslessness=None)),
         "nothing was proposed in any of 60 rounds": (quiet_base, make_arm(silent)),
@@ -214,7 +255,7 @@ def test_an_arm_with_k_zero_need_not_propose():
 def test_a_narrow_dtype_needs_a_proof_in_float32():
     base, arm = random_arms(1)
     assert any("float32" in reason for reason in row_of(arm, base, dtype="bfloat16").reasons)
-    proved = replace(arm, losslessness=facts(TIE, float32_compared=2, float32_identical=2))
+    proved = parted(arm, float32_compared=2, float32_identical=2)
     assert row_of(proved, base, dtype="bfloat16").reasons == ()
     assert row_of(proved, base, dtype="bfloat16").lossless == "tie"
 

@@ -342,6 +342,16 @@ def test_a_candidate_alone_that_ends_badly_is_no_mistake_of_a_command(tmp_path: 
     assert caught.value.exit_code == 1
 
 
+def test_a_base_that_lost_a_task_judges_nothing(tmp_path: Path) -> None:
+    """What it measured of other tasks would make the lost one a new one, which passes."""
+    script = tmp_path / "python"
+    script.write_text("#!/bin/sh\necho the task failed; exit 6\n")
+    script.chmod(0o755)
+    pair = Build("base", ROOT, script), Build("candidate", ROOT, script)
+    with pytest.raises(UserError, match=r"base build has no run of task gate: the task failed \(log: "):
+        versus.measure_session(pair, "gate", tmp_path / "work", "cpu", 0)
+
+
 def test_a_suite_file_that_the_base_lacks_is_the_candidates(tmp_path: Path) -> None:
     script = tmp_path / "python"
     script.write_text('#!/bin/sh\npwd; echo "$@"; exit 2\n')

@@ -55,6 +55,7 @@ def repository(tmp_path: Path) -> Path:
         ("pull_request", "", None, "HEAD^"),
         ("pull_request", "main", None, "main"),
         ("schedule", "", "v1.2.0", "v1.2.0"),
+        ("schedule", "main", "v1.2.0", "main"),
         ("schedule", "", None, ""),
     ],
 )
@@ -68,7 +69,8 @@ def test_the_base_is_the_parent_what_was_asked_for_or_the_release(
     )
     assert done.returncode == 0, done.stderr
     lines = (repository / "output").read_text().splitlines()
-    assert lines == [f"commit={base}", "artifact=gate-my-suite-toml"]
+    asked = f"-{given}" if given else ""
+    assert lines == [f"commit={base}", f"artifact=gate-my-suite-toml{asked}"]
     assert ("no release yet" in done.stdout) == (base == "")
 
 

@@ -9,7 +9,7 @@ import pytest
 from draftboard.judge.prompts import by_context, by_prompt
 from draftboard.judge.sample import take_sample
 from draftboard.judge.summary import Row, rows
-from draftboard.judge.worth import fastest, standing, worth
+from draftboard.judge.worth import factor, fastest, standing, worth
 from record_factory import make_arm, make_baseline, make_round, make_run, make_trace, plain_trace, random_arms
 
 
@@ -115,3 +115,18 @@ def test_the_best_k_is_whole_then_broad_then_fast(sound):
     broken = [replace(quick[0], error="lost", speedup=None)]
     assert standing(quick) > standing(slow) and standing(both) > standing(quick)
     assert standing(slow) > standing(broken)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (1.0, "1.00x"),
+        (1.004, "1.00x"),
+        (0.99, "0.99x"),
+        (0.9961, "0.996x"),
+        (0.99996, "0.99996x"),
+        (0.0, "0.00x"),
+    ],
+)
+def test_a_loss_never_reads_as_none(value, shown):
+    assert factor(value) == shown

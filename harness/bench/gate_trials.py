@@ -36,7 +36,8 @@ from gate_injections import blind, slow
 
 from draftboard.errors import UserError
 from draftboard.judge.findings import Limits, Outcome
-from draftboard.judge.gate import ALL_ARMS, Ruling, Trial
+from draftboard.judge.gate import Ruling, Trial
+from draftboard.judge.times import ALL_ARMS
 from draftboard.measure import versus
 from draftboard.measure.builds import Build, at_commit, commit_of
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -16,12 +18,14 @@ from rich.console import Console
 from draftboard.errors import CandidateFailed, UserError, unknown
 
 INTERRUPTED = 130
+WORK, KEPT_WORK = "gate-", 5
+"""The beginning of the folders in results/.partial/ that hold a gate's runs, and how many of them stay."""
 ACCEPTED = "accepted"
 """What `--against` says for the accepted runs; anything else is a commit."""
 
 FIRST = (
     "draftboard: no accepted run of these arms on this machine; `draftboard gate --accept ARM"
-    " --because '...'` makes the newest run of one the base"
+    " --because '...'` makes the newest run of one in results/ the base"
 )
 
 Root = Annotated[Path, typer.Option(help="The checkout: where tasks/, results/ and site/ lie.")]
@@ -46,7 +50,10 @@ AcceptedRun = Annotated[
 ]
 Because = Annotated[str, typer.Option(help="Why it is accepted; kept beside it.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Work = Annotated[Path | None, typer.Option(help="Folder for the runs (default: in results/.partial/).")]
+Sessions = Annotated[int, typer.Option(help="At most so many measurements of an undecided time.")]
+Work = Annotated[
+    Path | None, typer.Option(help="Folder for the runs (default: in results/.partial/, the last five stay).")
+]
 History = Annotated[bool, typer.Option(help="Add the ruling to results/history/.")]
 
 
@@ -70,7 +77,7 @@ def compare(
     from draftboard.record.sides import read_side
 
     _check_output(format, out)
-    sides = [read_side(text, root) for text in (base, candidate)]
+    sides = [read_side(text, root).runs for text in (base, candidate)]
     ruling = Trial(Limits(), one_machine=False).add(*sides)
     _write(ruling, format, out, decided=False)
     if not ruling.comparison.arms:
@@ -94,6 +101,7 @@ def gate(
     device: Device = "auto",
     format: Format = "table",
     out: Out = None,
+    sessions: Sessions = 3,
     work: Work = None,
     history: History = False,
     root: Root = Path(),
@@ -107,83 +115,133 @@ def gate(
         print(_accept(accept, because, run, root / "results"))
         return
     _refuse_without_accept(because, run)
-    if candidate is not None and (suite is not None or device != "auto"):
-        word = "--suite" if suite is not None else "--device"
-        raise UserError(f"--candidate names runs that were measured, {word} is for measuring: leave one out")
     _check_output(format, out)
-    work = work or root / "results/.partial" / f"gate-{_now().strftime('%Y%m%dT%H%M%S')}-{os.getpid()}"
-    try:
-        ruling = _judge(against, suite, candidate, (limit, acceptance_limit), root, work, device)
-    except KeyboardInterrupt:
-        left = f", what was measured lies in {work}" if work.exists() else ""
-        Console(stderr=True).print(f"interrupted; nothing was judged{left}")
-        raise typer.Exit(INTERRUPTED) from None
+    place = work or _work_folder(root / "results")
+    ruling = _ruling(
+        _Asked(against, suite, candidate, limit, acceptance_limit, sessions, root, place, device)
+    )
     _write(ruling, format, out, decided=True)
     if history:
         _remember(ruling, against, root)
-    if ruling.outcome == "nothing comparable" and ruling.comparison.new and against == ACCEPTED:
-        print(FIRST, file=sys.stderr)
+    _closing_words(ruling, against, place, root / "results")
     raise typer.Exit(ruling.exit_code)
 
 
-def _judge(
-    against: str,
-    suite: str | None,
-    candidate: str | None,
-    limits: tuple[float, float],
-    root: Path,
-    work: Path,
-    device: str,
-) -> Any:
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a gate was asked for, as its flags say."""
+
+    against: str
+    suite: str | None
+    candidate: str | None
+    limit: float
+    acceptance_limit: float
+    sessions: int
+    root: Path
+    work: Path
+    device: str
+
+
+def _work_folder(results: Path) -> Path:
+    """A new place for a gate's runs. Older ones go, save the newest few: they are there to be looked into
+    after a verdict, and nobody else clears them away."""
+    partial = results / ".partial"
+    older = sorted(partial.glob(f"{WORK}*"))
+    for folder in older[: max(0, len(older) - KEPT_WORK + 1)]:
+        shutil.rmtree(folder, ignore_errors=True)
+    return partial / f"{WORK}{_now().strftime('%Y%m%dT%H%M%S')}-{os.getpid()}"
+
+
+def _closing_words(ruling: Any, against: str, work: Path, results: Path) -> None:
+    """Where the runs lie, and how the first of an arm becomes its base."""
+    first = ruling.outcome == "nothing comparable" and ruling.comparison.new and against == ACCEPTED
+    if first:
+        print(FIRST, file=sys.stderr)
+    if work.exists():
+        keep = f"; to keep them: cp -r {work}/* {results}/" if first else ""
+        print(f"draftboard: what was measured lies in {work}{keep}", file=sys.stderr)
+
+
+def _ruling(asked: _Asked) -> Any:
+    """The ruling; one that nobody reached because it was interrupted ends the process."""
+    from draftboard.judge.gate import failed
+
+    try:
+        return _judge(asked)
+    except CandidateFailed as error:
+        return failed(str(error))
+    except KeyboardInterrupt:
+        left = f", what was measured lies in {asked.work}" if asked.work.exists() else ""
+        Console(stderr=True).print(f"interrupted; nothing was judged{left}")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _judge(asked: _Asked) -> Any:
     """Measures what is to be measured and rules on it."""
     from draftboard.judge.findings import Limits
     from draftboard.judge.gate import Trial
     from draftboard.record.accepted import read_ledger
 
-    beside = against != ACCEPTED
-    if beside and candidate is not None:
+    beside = asked.against != ACCEPTED
+    if asked.candidate is not None and (asked.suite is not None or asked.device != "auto"):
+        word = "--suite" if asked.suite is not None else "--device"
+        raise UserError(f"--candidate names runs that were measured, {word} is for measuring: leave one out")
+    if beside and asked.candidate is not None:
         raise UserError("--candidate is for --against accepted: beside a commit both builds are measured now")
-    trial = Trial(Limits(*limits, read_ledger(root / "results")), one_machine=beside)
-    sessions = (
-        _beside_commit(against, suite or "gate", root, work, device)
-        if beside
-        else _beside_accepted(suite or "standard", candidate, root, work, device)
-    )
-    return trial.over(sessions)
+    limits = Limits(asked.limit, asked.acceptance_limit, read_ledger(asked.root / "results"))
+    trial = Trial(limits, one_machine=beside, most=asked.sessions)
+    return trial.over(_beside_commit(asked) if beside else _beside_accepted(asked))
 
 
-def _beside_commit(ref: str, suite: str, root: Path, work: Path, device: str) -> Iterator[Any]:
+def _beside_commit(asked: _Asked) -> Iterator[Any]:
     from draftboard.measure import builds, versus
     from draftboard.record.suites import load_suite
 
+    suite, ref, root = asked.suite or "gate", asked.against, asked.root
     if not suite.endswith(".toml"):
         load_suite(suite)  # refuses a misspelt name before anything is built
     console = Console(stderr=True)
     console.print(f"building {ref}", markup=False)
-    found = versus.sessions(builds.at_commit(ref, root), builds.this_checkout(root), suite, work, device)
+    pair = builds.at_commit(ref, root), builds.this_checkout(root)
+    found = versus.sessions(*pair, suite, asked.work, asked.device)
     for number in count(1):
         console.print(f"session {number}: both builds take turns, about a minute", markup=False)
         yield next(found)
 
 
-def _beside_accepted(suite: str, candidate: str | None, root: Path, work: Path, device: str) -> Iterator[Any]:
+def _beside_accepted(asked: _Asked) -> Iterator[Any]:
     """The accepted runs of this machine beside stored runs once, or beside new ones again and again."""
-    from draftboard.record.accepted import beside
-    from draftboard.record.sides import read_side
+    from draftboard.record.accepted import beside, read_ledger
 
-    if candidate is not None:
-        runs = read_side(candidate, root)
-        # A run that is named is judged on its task; a folder that lacks a task has lost it.
-        named = not Path(candidate).is_dir() and len(runs) == 1
-        yield beside(root / "results", runs, {runs[0][0].task.name} if named else None), runs
+    results = asked.root / "results"
+    if asked.candidate is not None:
+        runs, tasks = _stored(asked.candidate, asked.root)
+        yield beside(results, runs, tasks), runs
         return
     from draftboard.measure import anew
 
-    plans = anew.plans_of(suite, root, device, f"draftboard gate --suite {suite}")
-    for runs in anew.measured(plans, work, Console(stderr=True)):
-        if not runs:
-            raise CandidateFailed(f"no task of suite {suite} could be measured: the lines above say why")
-        yield beside(root / "results", runs, anew.task_names(plans)), runs
+    suite = asked.suite or "standard"
+    plans = anew.plans_of(suite, asked.root, asked.device, f"draftboard gate --suite {suite}")
+    tasks = anew.task_names(plans)
+    for runs in anew.measured(plans, asked.work, Console(stderr=True)):
+        if not runs and tasks & {one.task for one in read_ledger(results).accepted}:
+            raise CandidateFailed(f"no task of suite {suite} could be measured: its output says why")
+        yield beside(results, runs, tasks), runs
+
+
+def _stored(candidate: str, root: Path) -> tuple[Any, set[str] | None]:
+    """The runs that --candidate names, and the tasks they are judged on: a run is judged on its own, a
+    folder or a commit that lacks a task has lost it."""
+    from draftboard.record.sides import read_side
+
+    side = read_side(candidate, root)
+    machines = sorted({run.fingerprint for run, _ in side.runs})
+    if len(machines) > 1:
+        raise UserError(
+            f"--candidate {candidate} holds runs of {len(machines)} machines or library versions"
+            f" ({', '.join(machines)}); name the folder of one testbed, or a run"
+        )
+    return side.runs, {run.task.name for run, _ in side.runs} if side.kind == "run" else None
 
 
 def _refuse_beside_accept(given: dict[str, Any]) -> None:

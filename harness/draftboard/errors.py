@@ -35,10 +35,15 @@ def unknown(kind: str, found: str, known: Iterable[str], where: str = "") -> Use
     "task 'chatt' not found in tasks/; did you mean 'chat'? (have: chat, code)"
     """
     names = sorted(known)
-    near = difflib.get_close_matches(found, names, n=1, cutoff=0.5)
     place = f" in {where}" if where else ""
-    hint = f"; did you mean {near[0]!r}?" if near else ";"
+    hint = suggestion(found, names) or ";"
     return UserError(f"{kind} {found!r} not found{place}{hint} (have: {', '.join(names) or 'none'})")
+
+
+def suggestion(found: str, known: Iterable[str]) -> str:
+    """`; did you mean ...?` with the nearest known name, or nothing where none is near."""
+    near = difflib.get_close_matches(found, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})

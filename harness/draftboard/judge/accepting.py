@@ -72,6 +72,8 @@ def _refuse_unsound(one: Measured, row: Row) -> None:
     why = row.reasons or (("its commit is not known",) if one.run.environment.git_sha is None else ())
     if one.run.environment.git_dirty:
         why = (*why, "it was measured from a tree with local changes")
+    if one.run.left_out:
+        why = (*why, f"it left out {len(one.run.left_out)} of the task's prompts")
     if why:
         raise UserError(
             f"run {one.run.id}, {one.task} {one.label}: not accepted: {why[0]}; measure it again, or name"
@@ -80,13 +82,16 @@ def _refuse_unsound(one: Measured, row: Row) -> None:
 
 
 def _refuse_another_setting(one: Measured, ledger: Ledger, runs: Sequence[Run]) -> None:
-    """A run with another reply limit or temperature is no successor of the base that it would replace."""
+    """A run with another reply limit or temperature, of fewer prompts or fewer repeats, is no successor of
+    the base that it would replace."""
     bases = {e.run for e in ledger.accepted if (e.target, e.task, e.arm, e.fingerprint) == _key(one)}
     for base in (run for run, _ in runs if run.id in bases):
-        fields = [name for name, read in SETTINGS.items() if read(base) != read(one.run)]
+        fields = [f"another {name}" for name, read in SETTINGS.items() if read(base) != read(one.run)]
+        fields += ["fewer prompts"] if set(base.prompt_ids) - set(one.run.prompt_ids) else []
+        fields += ["fewer repeats"] if base.repeats > one.run.repeats else []
         if fields:
             raise UserError(
-                f"run {one.run.id}, {one.task} {one.label}: not accepted: it has another {fields[0]} than the"
+                f"run {one.run.id}, {one.task} {one.label}: not accepted: it has {fields[0]} than the"
                 f" base, run {base.id}; if that is meant, name it: --run {one.run.id}"
             )
 
@@ -126,6 +131,7 @@ def _floors(ledger: Ledger, one: Measured, is_shared: bool, row: Row) -> tuple[F
         options=options_text(one.arm) if is_shared else None,
         task_sha256=one.run.task.sha256,
         max_new_tokens=one.run.generation.max_new_tokens,
+        prompts=len(one.run.prompt_ids),
     )
     known = any(_same_place(own, floor) for floor in ledger.floors)
     return ledger.floors if known else (*ledger.floors, own)
@@ -133,7 +139,7 @@ def _floors(ledger: Ledger, one: Measured, is_shared: bool, row: Row) -> tuple[F
 
 def _same_place(one: Floor, other: Floor) -> bool:
     """Floors of one setting; one that names no setting is of all."""
-    facts = ("task_sha256", "max_new_tokens")
+    facts = ("task_sha256", "max_new_tokens", "prompts")
     alike = all(getattr(other, name) in (None, getattr(one, name)) for name in facts)
     return alike and (one.target, one.task, one.arm, one.options) == (
         other.target, other.task, other.arm, other.options

@@ -112,6 +112,21 @@ def _differences(
         yield _difference(name, title, unit, False, one, two, _single(one, two))
 
 
+def alone(one: Measured) -> tuple[Difference, ...]:
+    """The figures of an arm that has nothing to be compared with."""
+    nothing = Change(None, missing="nothing to compare it with")
+    found, names = measure(one.baseline, one.arm), ("acceptance_length", "speedup", "tokens_per_s")
+    figures = [
+        _difference(name, BY_NAME[name].title, BY_NAME[name].unit, True, None, found[name].value, nothing)
+        for name in names
+    ]
+    figures += [
+        _difference(name, title, unit, False, None, read(one), nothing)
+        for name, (title, unit, read) in _SINGLE.items()
+    ]
+    return tuple(figures)
+
+
 def _within(arm: Arm, turns: Collection[ratios.Turn]) -> Arm:
     kept = tuple(trace for trace in arm.traces if ratios.turn_of(trace) in turns)
     return replace(arm, traces=kept) if kept else arm

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from draftboard.errors import UserError
+from draftboard.errors import UserError, suggestion
 from draftboard.judge.compare import ArmChange, Comparison
+from draftboard.judge.lossless import verdict_of
 from draftboard.judge.metrics import BY_NAME
 from draftboard.judge.pairing import Measured
 from draftboard.judge.ratios import Change
 from draftboard.judge.sample import take_sample
-from draftboard.judge.summary import verdict_of
 from draftboard.judge.validity import doubts
 from draftboard.record.accepted import Ledger, options_text
 
@@ -57,6 +57,8 @@ class Finding:
     text: str
     again: bool = False
     """Another session may decide it."""
+    change: Change | None = None
+    """Of a time: the change that was judged, up is worse."""
 
 
 def records(found: Comparison) -> Iterator[Finding]:
@@ -74,7 +76,7 @@ def records(found: Comparison) -> Iterator[Finding]:
 def facts(found: Comparison, limits: Limits) -> Iterator[Finding]:
     """What is found in all sessions together, save about time. What needs no base is judged of every arm of
     the candidate, those that were not compared with anything too."""
-    yield from _presence(found)
+    yield from presence(found)
     yield from _settings(found)
     for arm in found.arms:
         yield from _floor(arm.candidate, limits)
@@ -84,7 +86,8 @@ def facts(found: Comparison, limits: Limits) -> Iterator[Finding]:
     for own in _uncompared(found):
         yield from _floor(own, limits)
         if own.arm.error:
-            yield Finding(own.task, own.label, "presence", "regression", f"failed: {own.arm.error}")
+            yield Finding(own.task, own.name, "presence", "regression", f"failed: {own.arm.error}")
+    yield from _floors_of_nobody(found, limits)
 
 
 def _uncompared(found: Comparison) -> tuple[Measured, ...]:
@@ -94,7 +97,7 @@ def _uncompared(found: Comparison) -> tuple[Measured, ...]:
 
 def place_of(arm: ArmChange) -> tuple[str, str]:
     """Task and arm, as findings name them."""
-    return arm.candidate.task, arm.candidate.label
+    return arm.candidate.task, arm.candidate.name
 
 
 def percent(log: float) -> str:
@@ -125,10 +128,22 @@ def _floor(own: Measured, limits: Limits) -> Iterator[Finding]:
         text = (
             f"E[L] is not known ({found.missing}), floor {floor:.3f}: an engine that tells rounds settles it"
         )
-        yield Finding(own.task, own.label, "floor", "cannot tell", text)
+        yield Finding(own.task, own.name, "floor", "cannot tell", text)
         return
     outcome: Outcome = "pass" if found.value >= floor else "regression"
-    yield Finding(own.task, own.label, "floor", outcome, f"E[L] {found.value:.3f}, floor {floor:.3f}")
+    yield Finding(own.task, own.name, "floor", outcome, f"E[L] {found.value:.3f}, floor {floor:.3f}")
+
+
+def _floors_of_nobody(found: Comparison, limits: Limits) -> Iterator[Finding]:
+    """Floors for such runs as the candidate's whose arm is not in them: they guard nothing."""
+    measured = (*(arm.candidate for arm in found.arms), *_uncompared(found))
+    for floor in limits.ledger.floors:
+        beside = [own for own in measured if floor.is_of(own.run)]
+        if beside and not any(floor.names(own.label, options_text(own.arm)) for own in beside):
+            text = f"floor {floor.acceptance_length:.3f}: no such arm was measured"
+            text += suggestion(floor.arm, sorted({own.label for own in beside}))
+            text += "; measure it, or mend the floor in results/accepted.toml"
+            yield Finding(floor.task, floor.arm, "floor", "cannot tell", text)
 
 
 def _acceptance(arm: ArmChange, limits: Limits) -> Iterator[Finding]:
@@ -173,8 +188,8 @@ def _plain_text(arm: ArmChange) -> Iterator[Finding]:
 def _lossless(own: Measured) -> Iterator[Finding]:
     """What was not looked at yields no pass: nothing where tokens were sampled, where nothing can be looked
     at, and where the arm failed, which is told elsewhere."""
-    verdict = verdict_of(own.arm, own.run.dtype)
-    place = own.task, own.label
+    verdict = verdict_of(own.baseline, own.arm, own.run.dtype)
+    place = own.task, own.name
     if verdict.kind == "bug":
         yield Finding(*place, "losslessness", "not lossless", verdict.reason)
     elif verdict.kind != "not checked":
@@ -188,7 +203,7 @@ def _doubts(own: Measured, found: Comparison, whose: str = "") -> Iterator[Findi
     """Every reason not to believe an arm's figures. Runs that took turns disturb each other by design."""
     for doubt in doubts(own.run, own.baseline, own.arm, turns=found.one_machine):
         yield Finding(
-            own.task, own.label, "validity", "cannot tell", f"{whose}{doubt}: a run without it settles it"
+            own.task, own.name, "validity", "cannot tell", f"{whose}{doubt}: a run without it settles it"
         )
 
 
@@ -207,18 +222,19 @@ def _complete(arm: ArmChange) -> Iterator[Finding]:
         yield Finding(*place, "presence", "cannot tell", text)
 
 
-def _presence(found: Comparison) -> Iterator[Finding]:
+def presence(found: Comparison) -> Iterator[Finding]:
+    """Arms that one side of a session has alone."""
     for gone in found.vanished:
-        yield Finding(gone.task, gone.label, "presence", "regression", f"vanished: measured by {_name(gone)}")
+        yield Finding(gone.task, gone.name, "presence", "regression", f"vanished: measured by {_name(gone)}")
     for new in found.new:
-        yield Finding(new.task, new.label, "presence", "pass", "new: nothing to compare it with")
+        yield Finding(new.task, new.name, "presence", "pass", "new: nothing to compare it with")
 
 
 def _settings(found: Comparison) -> Iterator[Finding]:
     for one in found.refused:
         text = f"not compared, other {', '.join(one.fields)}: {_name(one.base)} and {_name(one.candidate)}"
         text += "; measure both alike, or accept the newer one"
-        yield Finding(one.candidate.task, one.candidate.label, "same setting", "cannot tell", text)
+        yield Finding(one.candidate.task, one.candidate.name, "same setting", "cannot tell", text)
 
 
 def _name(one: Measured) -> str:

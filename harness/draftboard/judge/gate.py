@@ -1,39 +1,22 @@
 """Whether a change may pass: findings, each with its outcome, and the outcome of all.
 
 Acceptance of greedy decoding repeats exactly on one machine and build, so any change is told and a drop
-past the limit fails. Times are noisy, so they fail only when the whole interval over all sessions lies past
-the limit, and a second session has confirmed it: its own figure lies past the limit too, so that one wild
-session cannot decide. They pass when the interval ends below the limit; an arm that is undecided alone passes
-with all arms together when its own figure is within the limit. Losslessness has no limit.
+past the limit fails. Times are noisy, so they are judged over sessions (see `times`). Losslessness has no
+limit.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from draftboard.judge.compare import ArmChange, Comparison, compare, inverse
-from draftboard.judge.findings import (
-    EXIT_CODES,
-    Finding,
-    Limits,
-    Outcome,
-    facts,
-    percent,
-    place_of,
-    records,
-    share,
-)
+from draftboard.errors import UserError
+from draftboard.judge.compare import Comparison, compare
+from draftboard.judge.findings import EXIT_CODES, Finding, Limits, Outcome, facts, presence, records
 from draftboard.judge.pairing import Run, pooled
-from draftboard.judge.ratios import SESSION_SD, Change, over_sessions
+from draftboard.judge.times import time_findings
 
-CONFIRMATIONS = 2
 MAX_SESSIONS = 3
-ALL_ARMS = "all arms"
-Key = tuple[str, str, str]
-"""Task, arm and arm id: two arms of one name have other options."""
-TOGETHER: Key = ("", ALL_ARMS, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +35,13 @@ class Ruling:
 
 
 class Trial:
-    """Sessions of both sides, judged as they come. `one_machine`: the sides took turns in every session."""
+    """Sessions of both sides, judged as they come, `most` of them. `one_machine`: the sides took turns in
+    every session. Raises UserError for less than one session."""
 
-    def __init__(self, limits: Limits, *, one_machine: bool) -> None:
-        self.limits, self.one_machine = limits, one_machine
+    def __init__(self, limits: Limits, *, one_machine: bool, most: int = MAX_SESSIONS) -> None:
+        if most < 1:
+            raise UserError(f"--sessions must be 1 or more, found {most}")
+        self.limits, self.one_machine, self.most = limits, one_machine, most
         self._base: list[Sequence[Run]] = []
         self._candidate: list[Sequence[Run]] = []
         self._single: list[Comparison] = []
@@ -69,8 +55,9 @@ class Trial:
         pools = (_pool(sessions, stride) for sessions in (self._base, self._candidate))
         whole = compare(*pools, one_machine=self.one_machine)
         # A pooled arm has the verdicts of its first session only, so every session speaks for itself.
-        of_records = (finding for one in self._single for finding in records(one))
-        found = tuple(dict.fromkeys((*of_records, *facts(whole, self.limits), *self._times(whole))))
+        times = time_findings(self._single, whole, self.limits.time)
+        own = (finding for one in self._single for finding in (*records(one), *presence(one)))
+        found = tuple(dict.fromkeys((*own, *facts(whole, self.limits), *times)))
         return Ruling(_gravest(found, whole), found, whole, len(self._single))
 
     def over(self, sessions: Iterable[tuple[Sequence[Run], Sequence[Run]]]) -> Ruling:
@@ -87,26 +74,13 @@ class Trial:
         """True when another session might change the outcome: one would decide a time, and nothing else has
         decided against the change already."""
         undecided = any(finding.again for finding in ruling.findings)
-        return undecided and ruling.outcome == "cannot tell" and ruling.sessions < MAX_SESSIONS
+        return undecided and ruling.outcome == "cannot tell" and ruling.sessions < self.most
 
-    def _times(self, whole: Comparison) -> Iterator[Finding]:
-        limit = math.log1p(self.limits.time)
-        before, pooled_losses = [_losses(one) for one in self._single], _losses(whole)
-        parts = {key: [one[key] for one in before if key in one] for key in pooled_losses}
-        least = SESSION_SD if self.one_machine else 0.0
-        losses = {key: over_sessions(change, parts[key], least) for key, change in pooled_losses.items()}
-        carried = TOGETHER in losses and _is_within(losses[TOGETHER], limit)
-        for key, change in losses.items():
-            past = sum(_is_past(part, limit) for part in parts[key])
-            yield _time_finding(key[:2], change, past, self.limits.time, self._hint(key, whole), carried)
 
-    def _hint(self, key: Key, whole: Comparison) -> str | None:
-        """Against stored runs plain decoding has nothing to be measured by but the clock, which also tells
-        of the machine's mood: it can raise a doubt there, not prove one."""
-        plain = any(_key(a) == key and a.base.arm.id == a.base.run.baseline for a in whole.arms)
-        if not plain or self.one_machine:
-            return None
-        return "machine or build? `gate --against` the accepted commit runs both side by side and tells"
+def failed(why: str) -> Ruling:
+    """The ruling on a candidate that could not be measured where the base could."""
+    finding = Finding("", "", "presence", "regression", why)
+    return Ruling(finding.outcome, (finding,), compare((), ()), 0)
 
 
 def _pool(sessions: Sequence[Sequence[Run]], stride: int) -> list[Run]:
@@ -119,62 +93,6 @@ def _pool(sessions: Sequence[Sequence[Run]], stride: int) -> list[Run]:
         for run, arms in runs:
             alike.setdefault((run.fingerprint, run.arms), []).append((run, arms))
     return [pooled(found, stride) for found in alike.values()]
-
-
-def _key(arm: ArmChange) -> Key:
-    return *place_of(arm), arm.candidate.arm.id
-
-
-def _losses(found: Comparison) -> dict[Key, Change]:
-    """By arm the log of the loss of speed, up is worse. Side by side the clock is the measure, otherwise each
-    arm is measured by plain decoding in its own run."""
-    losses: dict[Key, Change] = {}
-    for arm in found.arms:
-        plain = arm.base.arm.id == arm.base.run.baseline
-        losses[_key(arm)] = arm.pace if found.one_machine or plain else inverse(arm["speedup"].change)
-    if found.one_machine and len(losses) > 1:
-        losses[TOGETHER] = found.pace
-    return losses
-
-
-def _time_finding(
-    place: tuple[str, str], change: Change, past: int, limit: float, hint: str | None, carried: bool
-) -> Finding:
-    """`past`: sessions whose figure is past the limit; `carried`: all arms together are within it."""
-    if change.log is None or change.lo is None or change.hi is None:
-        return Finding(
-            *place, "time", "cannot tell", f"no interval: {change.missing}: more prompts settle it"
-        )
-    bound = math.log1p(limit)
-    text = f"{percent(change.log)} time per token ({percent(change.lo)} to {percent(change.hi)})"
-    confirmed = past >= CONFIRMATIONS
-    if change.lo > bound and confirmed and hint is None:
-        return Finding(*place, "time", "regression", f"{text}: past {share(limit)} in {past} sessions")
-    if not confirmed and _is_within(change, bound):
-        return Finding(*place, "time", "pass", f"{text}: within {share(limit)}")
-    if not confirmed and carried and not _is_past(change, bound):
-        text = f"{text}: its figure is within {share(limit)}, and so are all arms together"
-        return Finding(*place, "time", "pass", text)
-    text = f"{text}, limit {share(limit)}: {hint or _remedy(change, bound)}"
-    return Finding(*place, "time", "cannot tell", text, again=hint is None)
-
-
-def _remedy(change: Change, bound: float) -> str:
-    """About how much more must be measured until the interval no longer holds the limit."""
-    distance = abs(bound - (change.log or 0.0))
-    factor = ((change.half_width or 0.0) / max(distance, 1e-9)) ** 2
-    if not 1 < factor < 100:
-        return "a quiet machine or another session settles it"
-    more = math.ceil(factor * change.units)
-    return f"about {more} replies on each side instead of {change.units} settle it (more sessions or prompts)"
-
-
-def _is_past(change: Change, bound: float) -> bool:
-    return change.log is not None and change.log > bound
-
-
-def _is_within(change: Change, bound: float) -> bool:
-    return change.hi is not None and change.hi <= bound
 
 
 def _gravest(findings: Iterable[Finding], found: Comparison) -> Outcome:

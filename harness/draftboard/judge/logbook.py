@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from draftboard.judge.compare import ArmChange
+from draftboard.judge.findings import place_of
 from draftboard.judge.gate import Ruling
+from draftboard.judge.ratios import Change
 from draftboard.record.history import SCHEMA, Ruled, Said
 
 
@@ -14,6 +16,7 @@ def entry(ruling: Ruling, against: str, now_utc: str) -> Ruled | None:
     if not own:
         return None
     run = own[0].run
+    times = {(one.task, one.arm): one.change for one in ruling.findings if one.change is not None}
     return Ruled(
         schema=SCHEMA,
         created_utc=now_utc,
@@ -25,11 +28,16 @@ def entry(ruling: Ruling, against: str, now_utc: str) -> Ruled | None:
         testbed=run.testbed,
         outcome=ruling.outcome,
         sessions=ruling.sessions,
-        arms=tuple(_said(arm) for arm in found.arms),
+        arms=tuple(_said(arm, times.get(place_of(arm), arm.pace)) for arm in found.arms),
+        because=tuple(
+            " ".join(filter(None, (one.task, one.arm, f"{one.check}:", one.text)))
+            for one in ruling.findings
+            if one.outcome != "pass"
+        ),
     )
 
 
-def _said(arm: ArmChange) -> Said:
+def _said(arm: ArmChange, time: Change) -> Said:
     return Said(
         task=arm.candidate.task,
         arm=arm.candidate.label,
@@ -37,8 +45,8 @@ def _said(arm: ArmChange) -> Said:
         acceptance_length=arm["acceptance_length"].candidate,
         speedup=arm["speedup"].candidate,
         tokens_per_s=arm["tokens_per_s"].candidate,
-        time_change=arm.pace.log,
-        time_change_lo=arm.pace.lo,
-        time_change_hi=arm.pace.hi,
+        time_change=time.log,
+        time_change_lo=time.lo,
+        time_change_hi=time.hi,
         target=arm.candidate.run.target.id,
     )

@@ -1,11 +1,12 @@
-"""Is an arm's greedy output the baseline's? A verdict from the recorded comparisons."""
+"""Is an arm's greedy output the baseline's? A verdict from the recorded comparisons and the replies."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from draftboard.record.records import Divergence, Losslessness
+from draftboard.record.records import Arm, Divergence, Losslessness
+from draftboard.record.replies import by_key, differing, key, token_at
 
 Kind = Literal["exact", "tie", "bug", "not checked"]
 
@@ -51,6 +52,60 @@ def judge_lossless(facts: Losslessness | None, dtype: str) -> Verdict:
         reason = f"{len(judged)} of {facts.compared} replies part at a tie, at most {_ulp(widest)} apart"
         return Verdict("tie", reason, judged)
     return Verdict("exact", f"all {facts.compared} replies identical{_proof(facts)}")
+
+
+def verdict_of(baseline: Arm, arm: Arm, dtype: str) -> Verdict:
+    """The verdict on an arm of a run in `dtype`, its recorded comparison held against the replies themselves.
+    The baseline has nothing to be compared with, and a failed arm can be shown to be wrong by the replies it
+    gave, but not to be right."""
+    if arm.id == arm.baseline:
+        return Verdict("not checked", "the baseline is what the others are compared with")
+    found = judge_lossless(arm.losslessness, dtype)
+    if found.kind in ("exact", "tie"):
+        found = _held_against_replies(found, baseline, arm)
+    if arm.error and found.kind != "bug":
+        return Verdict("not checked", f"the arm failed: {arm.error}", found.divergences)
+    return found
+
+
+def miscounted(baseline: Arm, arm: Arm) -> str | None:
+    """What the recorded comparison says of the replies that they themselves do not; None where they agree or
+    nothing was compared."""
+    facts = arm.losslessness
+    if facts is None or facts.not_checked is not None:
+        return None
+    base = by_key(baseline.traces)
+    compared = sum(key(trace) in base for trace in arm.traces)
+    identical = compared - len(differing(base, arm.traces))
+    if (facts.compared, facts.identical) == (compared, identical):
+        return None
+    return (
+        f"it tells of {facts.compared} compared replies, {facts.identical} of them identical, and holds"
+        f" {compared} and {identical}"
+    )
+
+
+def _held_against_replies(found: Verdict, baseline: Arm, arm: Arm) -> Verdict:
+    if untold := _untold(baseline, arm):
+        return Verdict("bug", untold, found.divergences)
+    if wrong := miscounted(baseline, arm):
+        return Verdict("not checked", f"the record contradicts itself: {wrong}", found.divergences)
+    return found
+
+
+def _untold(baseline: Arm, arm: Arm) -> str | None:
+    """The first difference between the replies that no recorded comparison tells of."""
+    told = {_place_of(one) for one in arm.losslessness.divergences} if arm.losslessness else set()
+    for own, other, position in differing(by_key(baseline.traces), arm.traces):
+        tokens = token_at(own, position), token_at(other, position)
+        if (*key(other), position, *tokens) not in told:
+            place = f"{other.prompt_id} turn {other.turn} token {position}"
+            return f"{place}: {_token(tokens[1])} for {_token(tokens[0])}, which no recorded comparison tells"
+    return None
+
+
+def _place_of(d: Divergence) -> tuple[str, int, int, int, int | None, int | None]:
+    return d.prompt_id, d.turn, d.repeat, d.position, d.baseline_token, d.arm_token
 
 
 def _proof(facts: Losslessness) -> str:

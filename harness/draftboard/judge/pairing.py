@@ -14,7 +14,7 @@ from draftboard.record.codec import to_json
 from draftboard.record.records import Arm, Json, RunRecord
 
 Run = tuple[RunRecord, Sequence[Arm]]
-"""A run and its arms."""
+"""A run and its arms; a baseline that `RunRecord.arms` does not name is the others' yardstick and no more."""
 Place = tuple[str, str, int | None]
 """Task, drafter and K."""
 
@@ -26,6 +26,8 @@ class Measured:
     run: RunRecord
     arm: Arm
     baseline: Arm
+    is_namesake: bool = False
+    """Another arm of its side has its task, drafter and K, so that a reader needs its id."""
 
     @property
     def task(self) -> str:
@@ -36,6 +38,16 @@ class Measured:
     def label(self) -> str:
         """The drafter and its K, as the command line takes them."""
         return self.arm.drafter if self.arm.k is None else f"{self.arm.drafter}-k{self.arm.k}"
+
+    @property
+    def name(self) -> str:
+        """The label for readers, with the arm's id where others share it."""
+        return f"{self.label} ({self.arm.id[:8]})" if self.is_namesake else self.label
+
+    @property
+    def failed(self) -> bool:
+        """Whether it, or the baseline that its speed is relative to, gave up."""
+        return bool(self.arm.error or self.baseline.error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +153,13 @@ def _by_place(runs: Iterable[Run]) -> dict[Place, list[Measured]]:
     found: dict[Place, dict[str, Measured]] = {}
     for run, arms in runs:
         baseline = next(arm for arm in arms if arm.id == run.baseline)
-        for arm in arms:
+        for arm in (arm for arm in arms if arm.id in run.arms):
             one = Measured(run, arm, baseline)
             found.setdefault((one.task, arm.drafter, arm.k), {})[_facts(one)] = one
-    return {place: list(by_facts.values()) for place, by_facts in found.items()}
+    return {
+        place: [replace(one, is_namesake=len(by_facts) > 1) for one in by_facts.values()]
+        for place, by_facts in found.items()
+    }
 
 
 def _facts(one: Measured) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftboard.record.records import Arm, Round, Trace
+from draftboard.record.replies import by_key, key
 
 Column = NDArray[np.float64]
 Need = Literal["replies", "rounds", "baseline"]
@@ -68,11 +69,11 @@ class Sample:
 def take_sample(baseline: Arm, arm: Arm) -> Sample:
     """Pairs the replies by prompt, turn and repeat. A failed arm has none: figures from the part of the
     prompts that it survived would not compare. Beside a failed baseline an arm keeps its own counts."""
-    base = {} if baseline.error else {_key(trace): trace for trace in baseline.traces}
-    kept = [] if arm.error else [t for t in arm.traces if baseline.error or _key(t) in base]
-    place = {key: index for index, key in enumerate(base)}
-    kept.sort(key=lambda trace: place.get(_key(trace), 0))
-    rows = [_row(trace, base.get(_key(trace))) for trace in kept]
+    base = {} if baseline.error else by_key(baseline.traces)
+    kept = [] if arm.error else [t for t in arm.traces if baseline.error or key(t) in base]
+    place = {reply: index for index, reply in enumerate(base)}
+    kept.sort(key=lambda trace: place.get(key(trace), 0))
+    rows = [_row(trace, base.get(key(trace))) for trace in kept]
     matrix = _sum_by([trace.prompt_id for trace in kept], rows)
     resampled = _weights(len(matrix)) @ matrix
     return Sample(tuple(kept), Totals(*matrix.T), Totals(*resampled.T), _gaps(baseline, arm, kept))
@@ -82,10 +83,6 @@ def stopped_among_drafts(trace: Trace) -> bool:
     """True when the reply's last token is a stop token that the drafter had guessed."""
     rounds = trace.rounds
     return bool(trace.stop == "stop_token" and rounds and rounds.emitted[-1] == rounds.accepted[-1])
-
-
-def _key(trace: Trace) -> tuple[str, int, int]:
-    return trace.prompt_id, trace.turn, trace.repeat
 
 
 def _gaps(baseline: Arm, arm: Arm, kept: Sequence[Trace]) -> dict[Need, str]:

@@ -9,7 +9,7 @@ from typing import Any
 from draftboard.errors import UserError
 from draftboard.judge import telemetry_validity
 from draftboard.judge.estimates import Estimate
-from draftboard.judge.lossless import Kind, Verdict, judge_lossless
+from draftboard.judge.lossless import Kind, verdict_of
 from draftboard.judge.metrics import METRICS
 from draftboard.judge.sample import take_sample
 from draftboard.judge.terms import Prediction, predict
@@ -104,19 +104,8 @@ def rows(run: RunRecord, arms: Sequence[Arm]) -> list[Row]:
     return [_row(run, baseline, arm, telemetry_validity.reasons(arms, arm)) for arm in arms]
 
 
-def verdict_of(arm: Arm, dtype: str) -> Verdict:
-    """The lossless verdict of an arm of a run in `dtype`. The baseline has nothing to be compared with, and
-    a failed arm can be shown to be wrong by the replies it gave, but not to be right."""
-    if arm.id == arm.baseline:
-        return Verdict("not checked", "the baseline is what the others are compared with")
-    found = judge_lossless(arm.losslessness, dtype)
-    if arm.error and found.kind != "bug":
-        return Verdict("not checked", f"the arm failed: {arm.error}", found.divergences)
-    return found
-
-
 def _row(run: RunRecord, baseline: Arm, arm: Arm, of_telemetry: tuple[str, ...]) -> Row:
-    sample, verdict = take_sample(baseline, arm), verdict_of(arm, run.dtype)
+    sample, verdict = take_sample(baseline, arm), verdict_of(baseline, arm, run.dtype)
     found = {metric.name: metric.of(sample) for metric in METRICS}
     against = (*reasons(run, baseline, arm, sample, verdict), *of_telemetry)
     return Row(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from draftboard.judge import telemetry_validity
-from draftboard.judge.lossless import Verdict
+from draftboard.judge.lossless import Verdict, miscounted
 from draftboard.judge.sample import Sample
 from draftboard.judge.soundness import unsound
 from draftboard.record.records import Arm, RunRecord
@@ -28,6 +28,9 @@ def doubts(run: RunRecord, baseline: Arm, arm: Arm, *, turns: bool) -> Iterator[
     if not turns:
         yield from (*arm.validity.reasons, *telemetry_validity.disturbances((baseline, arm), arm))
     yield from _contradictions(run, arm)
+    yield from _of_the_baseline(run, baseline, arm)
+    if wrong := miscounted(baseline, arm):
+        yield f"the record contradicts itself: {wrong}"
     if arm.id != arm.baseline and run.sampling.temperature == 0:
         yield from _unproved(run, arm)
 
@@ -44,6 +47,7 @@ def _failures(baseline: Arm, arm: Arm) -> Iterator[str]:
 
 def _replies(run: RunRecord, baseline: Arm, arm: Arm, sample: Sample) -> Iterator[str]:
     yield from _contradictions(run, arm)
+    yield from _of_the_baseline(run, baseline, arm)
     if not arm.error and not baseline.error and len(sample.replies) != len(baseline.traces):
         yield f"only {len(sample.replies)} of the baseline's {len(baseline.traces)} replies are compared"
     if not arm.error and sample.prompts != len(run.prompt_ids):
@@ -52,6 +56,11 @@ def _replies(run: RunRecord, baseline: Arm, arm: Arm, sample: Sample) -> Iterato
     drafts = arm.k != 0 and arm.id != arm.baseline
     if drafts and rounds and not any(r.proposed for r in rounds):
         yield f"nothing was proposed in any of {len(rounds)} rounds"
+
+
+def _of_the_baseline(run: RunRecord, baseline: Arm, arm: Arm) -> Iterator[str]:
+    if baseline.id != arm.id:
+        yield from (f"its baseline: {problem}" for problem in _contradictions(run, baseline))
 
 
 def _contradictions(run: RunRecord, arm: Arm) -> Iterator[str]:

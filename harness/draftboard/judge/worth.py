@@ -41,9 +41,19 @@ def worth(rows: Sequence[Row]) -> Worth:
     return Worth("gain" if gains and not losses else "loss" if losses and not gains else "plain", text)
 
 
+def factor(value: float) -> str:
+    """A speedup in two digits after the point, and in more where a loss would read as 1.
+
+    >>> factor(1.254), factor(0.9961)
+    ('1.25x', '0.996x')
+    """
+    digits = next(d for d in range(2, 20) if value >= 1 or d == 19 or round(value, d) < 1)
+    return f"{value:.{digits}f}x"
+
+
 def _tasks(rows: Sequence[Row]) -> str:
     ordered = sorted(rows, key=lambda row: row.task)
-    return ", ".join(f"{row.task} {row.speedup:.2f}x" if row.speedup else row.task for row in ordered)
+    return ", ".join(f"{row.task} {factor(row.speedup)}" if row.speedup else row.task for row in ordered)
 
 
 def _doubt(rows: Sequence[Row]) -> str:

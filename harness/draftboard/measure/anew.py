@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from draftboard.errors import UserError
 from draftboard.measure import commands
 from draftboard.measure.plan import Plan
 from draftboard.record.sides import Run
@@ -26,9 +27,13 @@ def task_names(plans: Sequence[Plan]) -> set[str]:
 
 def measured(plans: Sequence[Plan], results: Path, console: Console) -> Iterator[list[Run]]:
     """The runs of one more measurement, stored in `results`, for each that is taken from the iterator. A
-    task whose run failed is missing among them."""
+    task whose run failed is missing among them, the only task too."""
+    commands.make_folder(results)
     while True:
         store = Store(results)
         known = {run.record.id for run in store.runs()}
-        commands.run_plans(plans, results, console, resume=False)
+        try:
+            commands.run_plans(plans, results, console, resume=False)
+        except UserError as error:
+            console.print(f"draftboard: {error}", markup=False, style="red")
         yield [load(run.path) for run in store.runs() if run.record.id not in known]

@@ -58,7 +58,7 @@ def _with_options(suite: Suite, options: Mapping[str, Any]) -> Suite:
 
 def run_plans(chosen: Sequence[Plan], results: Path, console: Console, *, resume: bool) -> list[str]:
     """Runs plans one after the other; returns what failed. A plan that fails does not stop the others."""
-    _make_folder(results)
+    make_folder(results)
     store, failures = Store(results), []
     _mention_interrupted(store, console, resume)
     if resume:
@@ -80,7 +80,8 @@ def run_plans(chosen: Sequence[Plan], results: Path, console: Console, *, resume
     return failures
 
 
-def _make_folder(results: Path) -> None:
+def make_folder(results: Path) -> None:
+    """Makes the folder of results. Raises UserError where it cannot be."""
     try:
         results.mkdir(parents=True, exist_ok=True)
     except OSError as error:

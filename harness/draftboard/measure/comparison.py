@@ -15,6 +15,7 @@ from draftboard.measure.events import Begun, Send
 from draftboard.measure.opening import Opened
 from draftboard.measure.sampling import Randomness, Sampler
 from draftboard.measure.target import TargetModel
+from draftboard.record import replies
 from draftboard.record.records import Losslessness, Trace
 
 FLOAT32_PROMPTS = 2
@@ -36,7 +37,7 @@ def compare(opened: Opened, traces: Mapping[str, Sequence[Trace]], send: Send) -
     if opened.plan.sampling.temperature != 0:
         return {arm.id: _unchecked(SAMPLED) for arm in opened.arms}
     precise = _precise(opened)
-    baseline = {lossless.key(trace): trace for trace in traces[opened.baseline.id]}
+    baseline = replies.by_key(traces[opened.baseline.id])
     findings = {opened.baseline.id: _unchecked("this is the baseline")}
     for arm in opened.arms:
         if arm is not opened.baseline:
@@ -72,12 +73,12 @@ def _precise(opened: Opened) -> TargetModel | str:
 def _finding(
     opened: Opened,
     precise: TargetModel | str,
-    baseline: Mapping[lossless.ReplyKey, Trace],
+    baseline: Mapping[replies.ReplyKey, Trace],
     traces: Sequence[Trace],
 ) -> Finding:
     if not traces:
         return _unchecked("the arm gave no reply")
-    differing = lossless.differing(baseline, traces)
+    differing = replies.differing(baseline, traces)
     if isinstance(precise, str):
         return _unchecked(precise) if differing else Finding(_counts(baseline, traces, 0), (precise,))
     divergences = tuple(lossless.examine(opened.target, precise, *one) for one in differing)
@@ -85,9 +86,9 @@ def _finding(
 
 
 def _counts(
-    baseline: Mapping[lossless.ReplyKey, Trace], traces: Sequence[Trace], different: int
+    baseline: Mapping[replies.ReplyKey, Trace], traces: Sequence[Trace], different: int
 ) -> Losslessness:
-    shared = sum(lossless.key(trace) in baseline for trace in traces)
+    shared = sum(replies.key(trace) in baseline for trace in traces)
     return Losslessness(shared, shared - different, ())
 
 
@@ -104,13 +105,13 @@ def _prove(opened: Opened, precise: TargetModel, findings: dict[str, Finding], s
         send(Begun(index))
         found = findings[arm.id]
         try:
-            replies = _replies(opened, precise, arm, ids)
+            given = _replies(opened, precise, arm, ids)
         except Exception as error:
             reason = f"the float32 proof failed: {describe(error)}"
             findings[arm.id] = replace(found, shortfalls=(*found.shortfalls, reason))
             continue
-        same = sum(a == b for a, b in zip(plain, replies, strict=True))
-        facts = replace(found.facts, float32_compared=len(replies), float32_identical=same)
+        same = sum(a == b for a, b in zip(plain, given, strict=True))
+        facts = replace(found.facts, float32_compared=len(given), float32_identical=same)
         findings[arm.id] = replace(found, facts=facts)
 
 

@@ -3,39 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
 
 from draftboard.measure.target import TargetModel
 from draftboard.record.records import Divergence, Trace
-
-ReplyKey = tuple[str, int, int]
-
-
-def key(trace: Trace) -> ReplyKey:
-    """What pairs a reply with the baseline's: prompt, turn, repeat."""
-    return trace.prompt_id, trace.turn, trace.repeat
-
-
-def first_difference(own: tuple[int, ...], other: tuple[int, ...]) -> int | None:
-    """The first index at which two replies differ; None when they are the same."""
-    if own == other:
-        return None
-    shared = min(len(own), len(other))
-    return next((i for i in range(shared) if own[i] != other[i]), shared)
-
-
-def differing(baseline: Mapping[ReplyKey, Trace], traces: Iterable[Trace]) -> list[tuple[Trace, Trace, int]]:
-    """(baseline reply, arm's reply, first differing position) of every pair that is not identical."""
-    found = []
-    for trace in traces:
-        own = baseline.get(key(trace))
-        position = None if own is None else first_difference(own.token_ids, trace.token_ids)
-        if own is not None and position is not None:
-            found.append((own, trace, position))
-    return found
+from draftboard.record.replies import token_at
 
 
 def examine(
@@ -43,7 +17,7 @@ def examine(
 ) -> Divergence:
     """The target's view of one divergence: float32 top-2 from `precise`, the gap from `target`'s dtype."""
     prefix = torch.tensor(trace.prompt_ids + trace.token_ids[:position], device=target.device)
-    own, other = _at(baseline, position), _at(trace, position)
+    own, other = token_at(baseline, position), token_at(trace, position)
     top2 = _logits(precise, prefix).topk(2).indices.tolist()
     gap = None if own is None or other is None else _gap(_logits(target, prefix), own, other)
     return Divergence(
@@ -57,11 +31,6 @@ def examine(
         gap=None if gap is None else gap[0],
         gap_ulp=None if gap is None else gap[1],
     )
-
-
-def _at(trace: Trace, position: int) -> int | None:
-    """The token at a position, None where the reply has ended."""
-    return trace.token_ids[position] if position < len(trace.token_ids) else None
 
 
 @torch.inference_mode()

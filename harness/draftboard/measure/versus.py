@@ -15,6 +15,8 @@ from draftboard.measure.builds import Build
 from draftboard.measure.referee import Contender, take_turns
 from draftboard.measure.turns import ADDRESS
 from draftboard.record.sides import Run, read_runs
+from draftboard.record.suites import load_suite
+from draftboard.record.tasks import task_name
 
 Session = tuple[list[Run], list[Run]]
 """The runs of the base and those of the candidate."""
@@ -22,7 +24,8 @@ _TURNS = Path("harness/draftboard/measure/turns.py")
 _SUITES = Path("harness/suites")
 _QUIET = {"OMP_WAIT_POLICY": "passive"}
 """Threads of a build that waits for its turn sleep; spinning, they would take cores from the other's turn."""
-_FINE = (0, 6)
+SOME_FAILED = 6
+_FINE = (0, SOME_FAILED)
 """Exit codes of a run that stored what it measured."""
 
 
@@ -57,7 +60,21 @@ def measure_session(builds: tuple[Build, Build], suite: str, work: Path, device:
     for launch, code, error in zip(launches, codes, (UserError, CandidateFailed), strict=True):
         if code not in _FINE:
             raise error(f"the {launch.build.name} build's run ended with code {code}: {launch.last_line()}")
-    return read_runs(launches[0].out), read_runs(launches[1].out)
+    found = read_runs(launches[0].out), read_runs(launches[1].out)
+    if codes[0] == SOME_FAILED:
+        _refuse_lost_tasks(launches[0], found)
+    return found
+
+
+def _refuse_lost_tasks(base: _Launch, found: Session) -> None:
+    """A task of the suite that the base has no run of could be judged by nothing."""
+    asked = {task_name(task) for task in load_suite(str(base.suite)).tasks}
+    lost = asked - {run.task.name for run, _ in found[0]}
+    if lost:
+        raise UserError(
+            f"the base build has no run of task {', '.join(sorted(lost))}: {base.last_line()}; judge by a"
+            " commit in which it works"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +82,7 @@ class _Launch:
     """How one build's run is started."""
 
     build: Build
+    suite: Path
     command: tuple[str, ...]
     place: Path
     out: Path
@@ -91,7 +109,7 @@ def _launch(build: Build, candidate: Build, suite: str, work: Path, device: str)
     file = Path(suite) if suite.endswith(".toml") else _SUITES / f"{suite}.toml"
     own = (build.root / file).exists()
     place = build.root if own else candidate.root
-    named = suite if own else str(candidate.root / file)
+    named = suite if own else str(place / file)
     out = work.resolve() / build.name
     options = ("--suite", named, "--root", str(place), "--out", str(out), "--device", device)
-    return _Launch(build, (str(build.python), "-m", "draftboard", "run", *options), place, out)
+    return _Launch(build, place / file, (str(build.python), "-m", "draftboard", "run", *options), place, out)

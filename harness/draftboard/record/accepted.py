@@ -6,8 +6,10 @@ Only `draftboard gate --accept` moves an entry, so a base never creeps along wit
 from __future__ import annotations
 
 import json
+import math
 import tomllib
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -18,12 +20,13 @@ from filelock import FileLock
 from draftboard.errors import UserError
 from draftboard.record.codec import from_json, to_json
 from draftboard.record.records import Arm, RunRecord
-from draftboard.record.store import Store, load
+from draftboard.record.store import Store, load, parse_utc
 
 FILE = "accepted.toml"
 HEAD = (
     "# The fixed bases of `draftboard gate`, moved by `draftboard gate --accept` only,"
     " and floors, moved by hand.\n"
+    "# That command writes this file anew: reasons belong in `because`, comments are lost.\n"
 )
 
 
@@ -61,14 +64,26 @@ class Floor:
     """The only version of the task that it holds for; None for any."""
     max_new_tokens: int | None = None
     """The only reply limit that it holds for; None for any."""
+    prompts: int | None = None
+    """The only number of prompts that it holds for; None for any."""
 
-    def holds_for(self, run: RunRecord, label: str, options: str) -> bool:
-        """Whether it tells of an arm called `label` with `options` in greedy decoding of such a run."""
-        place = (run.target.id, run.task.name, label)
-        facts = ((self.options, options), (self.task_sha256, run.task.sha256),
-                 (self.max_new_tokens, run.generation.max_new_tokens))  # fmt: skip
+    def is_of(self, run: RunRecord) -> bool:
+        """Whether it tells of greedy decoding in such a run."""
+        facts = (
+            (self.task_sha256, run.task.sha256),
+            (self.max_new_tokens, run.generation.max_new_tokens),
+            (self.prompts, len(run.prompt_ids)),
+        )
         fits = all(asked in (None, found) for asked, found in facts)
-        return fits and run.sampling.temperature == 0 and (self.target, self.task, self.arm) == place
+        return (
+            fits
+            and run.sampling.temperature == 0
+            and (self.target, self.task) == (run.target.id, run.task.name)
+        )
+
+    def names(self, label: str, options: str) -> bool:
+        """Whether it tells of an arm called `label` with `options`."""
+        return self.arm == label and self.options in (None, options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +96,7 @@ class Ledger:
     def floor_of(self, run: RunRecord, label: str, options: str) -> float | None:
         """The least acceptance length of an arm of `run`: of the floors for just its options, else of those
         for its name, the highest; None where no floor holds for it."""
-        fitting = [floor for floor in self.floors if floor.holds_for(run, label, options)]
+        fitting = [floor for floor in self.floors if floor.is_of(run) and floor.names(label, options)]
         own = [floor for floor in fitting if floor.options is not None]
         return max((floor.acceptance_length for floor in own or fitting), default=None)
 
@@ -100,7 +115,27 @@ def read_ledger(results: Path) -> Ledger:
         return Ledger()
     except ValueError as error:
         raise UserError(f"{path}: not TOML ({error}); a merge conflict? restore the file") from None
-    return from_json(Ledger, data, str(path))
+    ledger: Ledger = from_json(Ledger, data, str(path))
+    _check(ledger, path)
+    return ledger
+
+
+def _check(ledger: Ledger, path: Path) -> None:
+    """Refuses what a hand or a merge may leave: two entries for a place, times and lengths that are none."""
+    entries: list[Accepted | Floor] = [*ledger.accepted, *ledger.floors]
+    places = Counter((type(one).__name__, *_order(one)) for one in entries)
+    for (kind, *place), times in places.items():
+        if times > 1:
+            word = "floors" if kind == Floor.__name__ else "accepted runs"
+            raise UserError(f"{path}: {times} {word} of {' '.join(filter(None, place))}; keep one of them")
+    for base in ledger.accepted:
+        parse_utc(base.accepted_utc, f"{path}, {base.task} {base.arm}")
+    for floor in ledger.floors:
+        if not 1 <= floor.acceptance_length < math.inf:
+            raise UserError(
+                f"{path}: the floor of {floor.task} {floor.arm} is {floor.acceptance_length}; an acceptance"
+                " length is 1 or more"
+            )
 
 
 @contextmanager
@@ -128,13 +163,32 @@ def write_ledger(results: Path, ledger: Ledger) -> Path:
 
 
 def accepted_runs(results: Path, fingerprint: str) -> list[tuple[RunRecord, Sequence[Arm]]]:
-    """The accepted runs of one machine, each with its baseline and its accepted arms only. Raises UserError
-    for an entry whose run or arm is not there."""
+    """The accepted runs of one machine, oldest first, each with its baseline and its accepted arms only.
+    `arms` of a run names those that are compared: its accepted ones, and the baseline of the newest run of a
+    task unless the baseline of another is accepted itself. The other baselines are yardsticks of their arms.
+    Raises UserError for an entry whose run or arm is not there."""
     wanted: dict[str, list[Accepted]] = {}
     for one in read_ledger(results).accepted:
         if one.fingerprint == fingerprint:
             wanted.setdefault(one.run, []).append(one)
-    return [_load(Store(results), run, entries) for run, entries in wanted.items()]
+    loaded = [_load(Store(results), run, entries) for run, entries in wanted.items()]
+    loaded.sort(key=lambda found: (parse_utc(found[0].created_utc, found[0].id), found[0].id))
+    return [(_compared(run, arms, loaded, wanted), arms) for run, arms in loaded]
+
+
+def _compared(
+    run: RunRecord,
+    arms: Sequence[Arm],
+    loaded: Sequence[tuple[RunRecord, Sequence[Arm]]],
+    wanted: Mapping[str, Sequence[Accepted]],
+) -> RunRecord:
+    """The run without its baseline among the compared arms where another run's is the one to compare."""
+    beside = [one for one, _ in loaded if (one.target.id, one.task.name) == (run.target.id, run.task.name)]
+    own = [one for one in beside if any(entry.arm_id == one.baseline for entry in wanted[one.id])]
+    kept = own or beside[-1:]
+    if any(one.id == run.id for one in kept):
+        return run
+    return replace(run, arms=tuple(arm.id for arm in arms if arm.id != run.baseline))
 
 
 def beside(
@@ -175,7 +229,7 @@ def _order(one: Accepted | Floor) -> tuple[str, ...]:
         rest = (
             one.options,
             one.task_sha256,
-            None if one.max_new_tokens is None else f"{one.max_new_tokens:09}",
+            *(None if count is None else f"{count:09}" for count in (one.max_new_tokens, one.prompts)),
         )
     return one.target, one.task, one.arm, *(value or "" for value in rest)
 

@@ -21,7 +21,8 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One arm of one ruling. `change` figures are natural logarithms of candidate over base."""
+    """One arm of one ruling. `time_change` is what was judged, a natural logarithm of candidate over base: of
+    the time per token, against stored runs relative to plain decoding."""
 
     task: str
     arm: str
@@ -52,6 +53,8 @@ class Ruled:
     outcome: str
     sessions: int
     arms: tuple[Said, ...]
+    because: tuple[str, ...] = ()
+    """Every finding that was no pass; empty as well in files of before they were kept."""
 
 
 def append(results: Path, ruled: Ruled) -> Path:

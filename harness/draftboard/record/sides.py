@@ -7,31 +7,44 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from draftboard.errors import UserError
 from draftboard.record.records import Arm, RunRecord
-from draftboard.record.store import RUN_FILE, Store, load
+from draftboard.record.store import RUN_FILE, SCHEMAS, Store, load, parse_utc
 
 Run = tuple[RunRecord, Sequence[Arm]]
 
 
-def read_side(text: str, root: Path) -> list[Run]:
-    """The runs that `text` names, oldest first: a run's folder, a testbed's or a folder of results, the id
-    of a run in `root/results` or its beginning, or a git ref of the checkout at `root`, for the results
-    committed there. Raises UserError when it is none of these."""
-    path = Path(text)
-    if path.is_dir():
-        return [load(path)] if (path / RUN_FILE).exists() else _in_folder(path.resolve())
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The runs of one side, oldest first, and what named them."""
+
+    kind: Literal["run", "folder", "ref"]
+    runs: list[Run]
+
+
+def read_side(text: str, root: Path) -> Side:
+    """The runs that `text` names: a run's folder, a testbed's, a folder of results or a
+    checkout, the id of a run in `root/results` or its beginning, or a git ref of the checkout at `root`, for
+    the results committed there. A folder goes before a ref of its name when there are runs in it;
+    `refs/heads/NAME` is always the ref. Raises UserError when it is none of these."""
+    if text and (Path(text) / RUN_FILE).is_file():
+        return Side("run", [load(Path(text))])
+    is_folder = bool(text) and Path(text).is_dir()
+    found = _in_folder(Path(text).resolve()) if is_folder else []
+    if found or (is_folder and not _is_ref(text, root)):
+        return Side("folder", found)
     store = Store(root / "results")
-    found = [run for run in store.runs() if run.record.id.startswith(text)]
-    if found:
-        return [load(store.find(text).path)]
-    if _git(root, "rev-parse", "--verify", "--quiet", f"{text}^{{commit}}") is None:
+    if text and any(run.record.id.startswith(text) for run in store.runs()):
+        return Side("run", [load(store.find(text).path)])
+    if not _is_ref(text, root):
         raise UserError(
             f"{text!r} is no folder, no run in {store.root} and no git ref; `draftboard results` lists runs"
         )
-    return _committed(text, root)
+    return Side("ref", _committed(text, root))
 
 
 def read_runs(folder: Path) -> list[Run]:
@@ -40,11 +53,13 @@ def read_runs(folder: Path) -> list[Run]:
 
 
 def _in_folder(path: Path) -> list[Run]:
-    """The runs of a folder of results, or of one testbed in it."""
-    found = read_runs(path)
-    if found or not any(path.glob(f"*/{RUN_FILE}")):
+    """The runs of a checkout, a folder of results, or one testbed in it."""
+    if (path / "results").is_dir():
+        return read_runs(path / "results")
+    if found := read_runs(path):
         return found
-    return [load(run.path) for run in Store(path.parent).runs() if run.path.parent == path]
+    beds = (file.parent for file in path.glob(f"*/{RUN_FILE}") if file.parent.name != SCHEMAS)
+    return sorted(map(load, beds), key=lambda found: (parse_utc(found[0].created_utc, path), found[0].id))
 
 
 def _committed(ref: str, root: Path) -> list[Run]:
@@ -55,7 +70,14 @@ def _committed(ref: str, root: Path) -> list[Run]:
     with tempfile.TemporaryDirectory() as folder:
         with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
             archive.extractall(folder, filter="data")
-        return read_runs(Path(folder) / "results")
+        try:
+            return read_runs(Path(folder) / "results")
+        except UserError as error:
+            raise UserError(f"in commit {ref}: {str(error).replace(f'{folder}/', '')}") from None
+
+
+def _is_ref(text: str, root: Path) -> bool:
+    return bool(text) and _git(root, "rev-parse", "--verify", "--quiet", f"{text}^{{commit}}") is not None
 
 
 def _git(root: Path, *command: str) -> bytes | None:

@@ -20,6 +20,8 @@ from draftboard.record.journal import Journal
 from draftboard.record.records import SCHEMA, Arm, Json, Round, RunRecord
 
 RUN_FILE = "run.json"
+SCHEMAS = "schema"
+"""The folder beside the testbeds that holds the schemas, one of them called like a run's file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from draftboard.errors import UserError
 from draftboard.judge import telemetry
 from draftboard.judge.explain import WhatIf, neighbours, what_if
+from draftboard.judge.lossless import miscounted
 from draftboard.judge.soundness import unsound
 from draftboard.judge.summary import Row, rows
 from draftboard.judge.terms import Terms
@@ -143,11 +144,19 @@ def verify(store: Store) -> str:
         raise UserError(f"{store.root}: no runs to verify; draftboard run makes some")
     for run, arms in found:
         arm_count += len(arms)
-        problems += [f"run {run.id}, arm {arm.id}: {what}" for arm in arms for what in unsound(run, arm)]
+        problems += [f"run {run.id}, arm {arm.id}: {what}" for arm, what in _problems(run, arms)]
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise UserError(f"{store.root}: {problems[0]}{more}; measure again or remove the run")
     return f"{store.root}: {len(found)} runs with {arm_count} arms read; none contradicts itself"
+
+
+def _problems(run: RunRecord, arms: Sequence[Arm]) -> Iterator[tuple[Arm, str]]:
+    baseline = next(arm for arm in arms if arm.id == run.baseline)
+    for arm in arms:
+        yield from ((arm, what) for what in unsound(run, arm))
+        if wrong := miscounted(baseline, arm):
+            yield arm, wrong
 
 
 def _moment(row: Row) -> tuple[float, str]:

@@ -15,14 +15,17 @@ from draftboard.judge.pairing import Measured
 from draftboard.show import words
 from draftboard.show.layout import new_table
 
-MARKER = "<!-- draftboard gate -->"
-"""First line of the Markdown, by which a comment of an earlier push is found and replaced."""
-
 SESSIONS = (
     "intervals of the figures tell of their replies alone;"
     " those of the checks also of what sessions differ in"
 )
 """Of builds side by side: a figure whose interval leaves out 0 may still be of builds that are alike."""
+
+DAYS = (
+    "tokens/s of stored runs tell of the machine's mood on each day too; speedups less,"
+    " `draftboard gate --against COMMIT` runs two builds side by side"
+)
+"""Of stored runs: one build is not equally fast on two days."""
 
 HEADS = ("task", "arm", "figure", "base", "candidate", "change", "95 %", "verdict")
 TONES = {"better": "green", "worse": "red", "unknown": "dim", "same": "dim"}
@@ -33,7 +36,7 @@ def table(found: Comparison) -> RenderableType:
     """Every figure of every arm, and what was not compared."""
     made = new_table(HEADS, "lllrrrrl")
     for arm, difference in _lines(found):
-        cells = _cells(name_of(found, arm.candidate), arm, difference)
+        cells = _cells(arm.candidate.name, arm, difference)
         made.add_row(*cells[:-1], Text(cells[-1], TONES.get(difference.word, "")))
     figures = [made] if found.arms else []
     return Group(*figures, *(Text(words.visible(note), "dim") for note in notes(found)))
@@ -50,7 +53,7 @@ def ruling(found: Ruling) -> RenderableType:
 
 def markdown(found: Comparison) -> str:
     """The table of a comparison in Markdown."""
-    rows = [_cells(name_of(found, arm.candidate), arm, one) for arm, one in _lines(found)]
+    rows = [_cells(arm.candidate.name, arm, one) for arm, one in _lines(found)]
     head = [HEADS, ("---", "---", "---", "--:", "--:", "--:", "--:", "---")]
     body = "\n".join(f"| {' | '.join(map(words.markdown, row))} |" for row in [*head, *rows])
     tail = "".join(f"\n- {words.markdown(note)}" for note in notes(found))
@@ -62,7 +65,6 @@ def ruling_markdown(found: Ruling) -> str:
     telling = [one for one in found.findings if one.outcome != "pass"]
     calm = [one for one in found.findings if one.outcome == "pass"]
     parts = [
-        MARKER,
         f"### draftboard gate: {headline(found)}",
         "",
         words.markdown(builds(found.comparison)),
@@ -94,19 +96,13 @@ def commit(one: Measured) -> str:
     return sha + ("+" if environment.git_dirty else "")
 
 
-def name_of(found: Comparison, one: Measured) -> str:
-    """The arm's name, with its id where another arm of the side has the same one."""
-    places = [(other.task, other.label) for arm in found.arms for other in (arm.candidate,)]
-    return one.label if places.count((one.task, one.label)) < 2 else f"{one.label} ({one.arm.id[:8]})"
-
-
 def _commits(side: Sequence[Measured]) -> str:
     return ", ".join(dict.fromkeys(commit(one) for one in side))
 
 
 def notes(found: Comparison) -> list[str]:
     """Arms, pairs and prompts that have no figures, and why."""
-    name = "{0.task} {0.label}".format
+    name = "{0.task} {0.name}".format
     return [
         *dict.fromkeys(
             f"{one.task}, run {one.run.id}: {words.LEFT_OUT}: {', '.join(one.run.left_out)}"
@@ -122,7 +118,7 @@ def notes(found: Comparison) -> list[str]:
             for arm in found.arms
             if arm.other_replies
         ),
-        *((SESSIONS,) if found.one_machine and found.arms else ()),
+        *((SESSIONS if found.one_machine else DAYS,) if found.arms else ()),
     ] or ([] if found.arms else ["nothing to compare"])
 
 
@@ -136,6 +132,18 @@ def change_words(difference: Difference) -> tuple[str, str]:
     return _percent(change.log), f"{_percent(change.lo)} to {_percent(change.hi)}"
 
 
+def figure_words(one: Difference) -> str:
+    """A figure on both sides, its change and the verdict, in one line."""
+    before, after = _both(one)
+    change, interval = change_words(one)
+    return f"{before} to {after}, {change}{f' ({interval})' if interval else ''}: {one.word}"
+
+
+def _both(one: Difference) -> tuple[str, str]:
+    base, candidate = (words.DASH if value is None else f"{value:.4g}" for value in (one.base, one.candidate))
+    return base, candidate
+
+
 def _lines(found: Comparison) -> Iterator[tuple[ArmChange, Difference]]:
     """Figures that neither side has are left out."""
     for arm in found.arms:
@@ -145,9 +153,8 @@ def _lines(found: Comparison) -> Iterator[tuple[ArmChange, Difference]]:
 
 
 def _cells(name: str, arm: ArmChange, one: Difference) -> Sequence[str]:
-    figures = (words.DASH if value is None else f"{value:.4g}" for value in (one.base, one.candidate))
     title = f"{one.title}, {one.unit}" if one.unit not in ("", one.title) else one.title
-    return arm.candidate.task, name, title, *figures, *change_words(one), one.word
+    return arm.candidate.task, name, title, *_both(one), *change_words(one), one.word
 
 
 def _finding(one: Finding) -> str:

@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 from xml.etree import ElementTree
 
-from draftboard.judge.compare import ArmChange, Comparison, Difference
+from draftboard.judge.compare import ArmChange, Comparison, Difference, alone
 from draftboard.judge.findings import Finding
 from draftboard.judge.gate import Ruling
+from draftboard.judge.pairing import Measured
 from draftboard.record.codec import to_json
 from draftboard.record.records import Json
 from draftboard.show import comparison
+
+
+class Case(NamedTuple):
+    """A test case: its words, and the element that holds them where it is no pass."""
+
+    place: str
+    check: str
+    text: str
+    kind: str | None = None
+    outcome: str = ""
+
+
+FORMAT = 1
+"""Of the JSON; a key that goes or changes its meaning makes it 2."""
 
 _NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -30,42 +46,70 @@ def ruling_json(found: Ruling) -> str:
 
 def ruling_junit(found: Ruling) -> str:
     """A ruling as JUnit XML: a test case per finding; `cannot tell` and its like are errors, not failures."""
-    counts = {kind: sum(_kind(one) == kind for one in found.findings) for kind in ("failure", "error")}
-    suite = ElementTree.Element(
-        "testsuite",
-        name="draftboard gate",
-        tests=str(len(found.findings)),
-        failures=str(counts["failure"]),
-        errors=str(counts["error"]),
-    )
+    cases = [
+        Case(f"{one.task}.{one.arm}".strip("."), one.check, one.text, _kind(one), one.outcome)
+        for one in found.findings
+    ]
+    return _junit("draftboard gate", found.comparison, cases)
+
+
+def _junit(name: str, found: Comparison, cases: Sequence[Case]) -> str:
+    counts = {f"{kind}s": sum(case.kind == kind for case in cases) for kind in ("failure", "error")}
+    counts |= {"tests": len(cases), "skipped": sum(case.kind == "skipped" for case in cases)}
+    suite = ElementTree.Element("testsuite", {"name": name, **{key: str(n) for key, n in counts.items()}})
     properties = ElementTree.SubElement(suite, "properties")
-    ElementTree.SubElement(properties, "property", name="builds", value=comparison.builds(found.comparison))
-    for one in found.findings:
-        case = ElementTree.SubElement(
-            suite, "testcase", classname=_xml(f"{one.task}.{one.arm}".strip(".")), name=one.check
-        )
-        if _kind(one) is None:
+    ElementTree.SubElement(properties, "property", name="builds", value=comparison.builds(found))
+    for one in cases:
+        case = ElementTree.SubElement(suite, "testcase", classname=_xml(one.place), name=one.check)
+        if one.kind is None:
             ElementTree.SubElement(case, "system-out").text = _xml(one.text)
         else:
-            ElementTree.SubElement(case, str(_kind(one)), message=_xml(one.text), type=one.outcome)
+            ElementTree.SubElement(case, one.kind, message=_xml(one.text), type=one.outcome or one.kind)
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def as_benchmark_action(found: Comparison) -> str:
-    """The candidate's figures as github-action-benchmark's `customBiggerIsBetter` reads them. Only figures
-    of which more is better are in it: its alerts know one direction per file."""
-    return _dump([
-        {
-            "name": f"{arm.candidate.task}/{comparison.name_of(found, arm.candidate)}/{one.name}",
-            "unit": one.unit or "share",
-            "value": one.candidate,
-            "extra": f"run {arm.candidate.run.id}, commit {comparison.commit(arm.candidate)}",
-        }
+def as_junit(found: Comparison) -> str:
+    """A comparison as JUnit XML: a test case per figure with its words, one that is skipped for every arm
+    that was not compared. None fails: a comparison decides nothing."""
+    cases = [
+        Case(f"{arm.candidate.task}.{arm.candidate.name}", one.name, comparison.figure_words(one))
         for arm in found.arms
         for one in arm.differences
+        if one.base is not None or one.candidate is not None
+    ]
+    cases += [Case(f"{one.task}.{one.name}", "presence", why, "skipped") for one, why in _not_compared(found)]
+    return _junit("draftboard compare", found, cases)
+
+
+def _not_compared(found: Comparison) -> Iterator[tuple[Measured, str]]:
+    for one in found.refused:
+        yield one.candidate, f"refused, other {', '.join(one.fields)}"
+    yield from ((one, "only in the base") for one in found.vanished)
+    yield from ((one, "only in the candidate") for one in found.new)
+
+
+def as_benchmark_action(found: Comparison) -> str:
+    """The candidate's figures as github-action-benchmark's `customBiggerIsBetter` reads them, of arms without
+    a counterpart too. Only figures of which more is better are in it: its alerts know one direction each."""
+    arms = [(arm.candidate, arm.differences) for arm in found.arms]
+    own = (*found.new, *(one.candidate for one in found.refused))
+    return _dump([
+        {
+            "name": f"{arm.task}/{arm.name}/{one.name}",
+            "unit": one.unit or "share",
+            "value": one.candidate,
+            "extra": f"{_against_base(one)}, run {arm.run.id}, commit {comparison.commit(arm)}",
+        }
+        for arm, figures in (*arms, *((one, alone(one)) for one in own))
+        for one in figures
         if one.higher_is_better and one.candidate is not None
     ])  # fmt: skip
+
+
+def _against_base(one: Difference) -> str:
+    change, interval = comparison.change_words(one)
+    return f"{one.word}: {change} ({interval})" if interval else f"{one.word}: {one.change.missing or change}"
 
 
 Format = Callable[[Ruling], str]
@@ -79,16 +123,29 @@ FORMATS: dict[str, Format] = {
     **RULING_FORMATS,
     "json": lambda found: as_json(found.comparison),
     "markdown": lambda found: comparison.markdown(found.comparison),
+    "junit": lambda found: as_junit(found.comparison),
 }
-"""What `compare` writes: the figures without the outcome, save for JUnit, which knows nothing else."""
+"""What `compare` writes: the figures without the outcome."""
 
 
 def _comparison(found: Comparison) -> dict[str, Json]:
     return {
+        "format": FORMAT,
+        "one_machine": found.one_machine,
         "arms": [_arm(one) for one in found.arms],
+        "refused": [
+            {**_own(one.candidate), "fields": list(one.fields), "base_run": one.base.run.id}
+            for one in found.refused
+        ],
+        "vanished": [_own(one) for one in found.vanished],
+        "new": [_own(one) for one in found.new],
         "all_arms_time": to_json(found.pace),
         "notes": comparison.notes(found),
     }
+
+
+def _own(one: Measured) -> dict[str, Json]:
+    return {"task": one.task, "arm": one.label, "arm_id": one.arm.id, "run": one.run.id}
 
 
 def _arm(one: ArmChange) -> Json:

@@ -11,6 +11,7 @@ from rich.text import Text
 from draftboard.errors import unknown
 from draftboard.judge.explain import TILE_ROWS, WhatIf, group_size, start_d, tile
 from draftboard.judge.terms import Prediction, Terms
+from draftboard.judge.worth import factor
 from draftboard.record.store import Store
 from draftboard.show import layout, settings, words
 from draftboard.show.collect import Entry, RunRows, current, read_all
@@ -116,9 +117,9 @@ def prediction_words(tried: Prediction) -> str:
     if tried.predicted is None or tried.measured is None:
         return f"formula on unseen prompts: {tried.missing}"
     return (
-        f"formula on unseen prompts: predicted {tried.predicted:.2f}x, measured {tried.measured:.2f}x, "
+        f"formula on unseen prompts: predicted {factor(tried.predicted)}, measured {factor(tried.measured)}, "
         f"residual {tried.residual_pct:+.1f} %; with their own acceptance length "
-        f"{tried.predicted_at_own_length:.2f}x, {tried.residual_at_own_length_pct:+.1f} %"
+        f"{words.figure(tried.predicted_at_own_length, 'x')}, {tried.residual_at_own_length_pct:+.1f} %"
     )
 
 

@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from draftboard.errors import UserError, unknown
-from draftboard.judge.lossless import Verdict
+from draftboard.judge.lossless import Verdict, verdict_of
 from draftboard.judge.metrics import METRICS, measure
 from draftboard.judge.positions import CONDITIONAL, UNCONDITIONAL, by_position
-from draftboard.judge.summary import Row, rows, verdict_of
+from draftboard.judge.summary import Row, rows
 from draftboard.record.records import Arm, RunRecord
 from draftboard.record.store import Store, load
 from draftboard.show import layout, settings, tables, words
@@ -40,7 +40,7 @@ def arm_record(run: RunRecord, arms: Sequence[Arm], arm: Arm, prompt_id: str | N
     baseline = next(one for one in arms if one.id == run.baseline)
     row = next(row for row in rows(run, arms) if row.arm == arm.id)
     parts: list[RenderableType] = [_head(run, row), _figures(baseline, arm), *_reasons(row)]
-    parts += [*_lossless(verdict_of(arm, run.dtype)), *_positions(arm), *_terms(run, row, arm)]
+    parts += [*_lossless(verdict_of(baseline, arm, run.dtype)), *_positions(arm), *_terms(run, row, arm)]
     parts += [Text(words.visible(line)) for line in _circumstances(run, arms, arm)]
     parts += telemetry(run, arm)
     return Group(*parts, *reply(arm, prompt_id))

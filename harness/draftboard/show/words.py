@@ -9,6 +9,7 @@ from typing import Literal
 
 from draftboard.judge.estimates import Metric
 from draftboard.judge.summary import Row
+from draftboard.judge.worth import factor
 from draftboard.record.records import Arm, TargetRef, Training
 from draftboard.record.store import parse_utc
 
@@ -25,7 +26,6 @@ RANKS: dict[Tone, int] = {"gain": 3, "plain": 2, "quiet": 2, "loss": 1, "bad": 0
 _MARKUP = re.compile(r"[\\`*_\[\]|~]")
 
 _FORMATS = {
-    "x": "{:.2f}x",
     "tokens/round": "{:.2f}",
     "tokens/s": "{:.1f}",
     "ms": "{:.2f}",
@@ -36,7 +36,9 @@ _FORMATS = {
 
 def figure(value: float | None, unit: str) -> str:
     """A figure in its unit's number of digits; a dash for an unknown one."""
-    return DASH if value is None else _FORMATS[unit].format(value)
+    if value is None:
+        return DASH
+    return factor(value) if unit == "x" else _FORMATS[unit].format(value)
 
 
 def with_unit(metric: Metric) -> str:
@@ -59,11 +61,8 @@ def speedup_tone(row: Row) -> Tone:
 
 
 def speedup_words(row: Row) -> str:
-    """The speedup; one below 1 says in so many words that it is a loss, if need be with a third digit."""
-    if row.speedup is None or speedup_tone(row) != "loss":
-        return figure(row.speedup, "x")
-    hidden = row.speedup >= 0.995
-    return (f"{row.speedup:.3f}x" if hidden else figure(row.speedup, "x")) + " slower"
+    """The speedup; one below 1 says in so many words that it is a loss."""
+    return figure(row.speedup, "x") + (" slower" if speedup_tone(row) == "loss" else "")
 
 
 def lossless_words(row: Row) -> str:

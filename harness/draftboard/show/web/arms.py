@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from draftboard.judge.explain import group_size
+from draftboard.judge.lossless import verdict_of
 from draftboard.judge.metrics import METRICS
 from draftboard.judge.positions import by_position
 from draftboard.judge.prompts import ContextBin, PromptFigures, by_context, by_prompt
 from draftboard.judge.sample import Sample, take_sample
-from draftboard.judge.summary import Row, verdict_of
+from draftboard.judge.summary import Row
 from draftboard.record.records import Arm, Claim, RunRecord, Training
 from draftboard.show import explanation, memory, published, settings, words
 from draftboard.show.collect import Entry
@@ -82,7 +83,7 @@ def make_page(run: RunRecord, arms: Sequence[Arm], arm: Arm, entry: Entry) -> Ar
     """The page of one of a run's arms; links are relative to its own place."""
     baseline = next(one for one in arms if one.id == run.baseline)
     row, sample = entry.row, take_sample(baseline, arm)
-    verdict, file = verdict_of(arm, run.dtype), entry.page.rpartition("/")[2]
+    verdict, file = verdict_of(baseline, arm, run.dtype), entry.page.rpartition("/")[2]
     links = viewer.links(arm, f"{file}-replies.html") if viewer.shows(arm) else {}
     prompts = by_prompt(sample)
     ordered = _ordered(prompts, links)

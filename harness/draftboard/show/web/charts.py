@@ -9,6 +9,7 @@ from markupsafe import Markup
 from draftboard.judge.positions import Position
 from draftboard.judge.prompts import ContextBin, PromptFigures
 from draftboard.judge.terms import Terms
+from draftboard.judge.worth import factor
 from draftboard.record.records import Rounds
 from draftboard.show import words
 from draftboard.show.web.svg import Plot, tag, text
@@ -82,6 +83,7 @@ def prompts_chart(prompts: Sequence[PromptFigures], links: Mapping[str, str]) ->
     known = sorted(found, key=lambda pair: pair[0])
     speedups = [speedup for speedup, _ in known]
     plot = Plot((-0.5, len(known) - 0.5), (min(0.5, *speedups), max(1.5, *speedups)))
+    reach = f"from {factor(speedups[0])} to {factor(speedups[-1])}"
     bars = (
         tag("a", _prompt_bar(plot, i, p, speedup), href=links.get(p.prompt_id), aria_label=p.prompt_id)
         for i, (speedup, p) in enumerate(known)
@@ -89,7 +91,7 @@ def prompts_chart(prompts: Sequence[PromptFigures], links: Mapping[str, str]) ->
     return plot.draw(
         *bars,
         plot.rule(1.0),
-        label=f"Speedup of each of {len(known)} prompts, from {speedups[0]:.2f}x to {speedups[-1]:.2f}x",
+        label=f"Speedup of each of {len(known)} prompts, {reach}",
         x_title="prompts, slowest first",
         y_title="speedup",
         x_ticks=[],
@@ -99,7 +101,7 @@ def prompts_chart(prompts: Sequence[PromptFigures], links: Mapping[str, str]) ->
 
 def _prompt_bar(plot: Plot, place: int, prompt: PromptFigures, speedup: float) -> Markup:
     length = words.figure(prompt.acceptance_length, "tokens/round")
-    title = f"{prompt.prompt_id}: {speedup:.2f}x at {length} tokens a round"
+    title = f"{prompt.prompt_id}: {factor(speedup)} at {length} tokens a round"
     return plot.bar(place, speedup, 0.7, title, "gain" if speedup >= 1 else "loss", base=1.0)
 
 
