@@ -85,13 +85,17 @@ def test_other_suites_machines_and_arms_are_other_trends_and_one_ruling_is_none(
 
 
 def test_unknown_figures_and_commits_stay_unknown(tmp_path: Path) -> None:
-    write_rulings(tmp_path, (4.0, 4.0), commit=None, dirty=None, outcome="cannot tell", against="ab" * 20)
+    why = ("gate guess-k4 time: +2.0%: another session settles it", "gate guess-k40 floor: not this arm")
+    write_rulings(
+        tmp_path, (4.0, 4.0), commit=None, dirty=None, outcome="cannot tell", against="ab" * 20, because=why
+    )
     found = [
         replace(ruled, arms=tuple(replace(one, speedup=None, target=None) for one in ruled.arms))
         for ruled in read(tmp_path)
     ]
     trend = next(one for one in make_rulings(found) if one.title == "guess-k4, gate")
-    assert trend.lines[0] == ("2026-03-01", "unknown", "\u2013", "4.00", "cannot tell, base abababa")
+    told = "cannot tell, base abababa: time: +2.0%: another session settles it"
+    assert trend.lines[0] == ("2026-03-01", "unknown", "\u2013", "4.00", told)
     assert len(trend.charts) == 1 and str(trend.charts[0]).count("dot hollow") == 2
     assert trend.setting.startswith("tiny-cpu, suite")
 

@@ -60,4 +60,7 @@ def _line(ruled: Ruled, said: Said) -> tuple[str, ...]:
     first = points[PLOTTED[0]]
     base = ruled.against[:7] if len(ruled.against) == _FULL_HASH else ruled.against
     figures = (cell(point, name) for name, point in points.items())
-    return first.day, first.commit, *figures, f"{ruled.outcome}, base {base}"
+    own = f"{said.task} {said.arm} "
+    why = "; ".join(text.removeprefix(own) for text in ruled.because if text.startswith(own))
+    said_of_it = f"{ruled.outcome}, base {base}{f': {why}' if why else ''}"
+    return first.day, first.commit, *figures, said_of_it
