@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import os
+import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -95,20 +95,47 @@ def test_what_cannot_be_compiled_is_left_to_torch(monkeypatch: pytest.MonkeyPatc
     assert kernels() is None
 
 
-def test_code_is_made_anew_when_a_part_of_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """numba goes by one file's date; the instructions that it is made of stand in another."""
-    monkeypatch.setattr(compiled, "__file__", str(tmp_path / "compiled.py"))
-    source, *parts = (tmp_path / f"{name}.py" for name in ("kernels", "row_math", "vectors"))
-    for path, age in zip((source, *parts), (1000, 500, 2000), strict=True):
-        path.write_text("")
-        os.utime(path, (age, age))
-    compiled._recompile_after_changes()
-    kept = source.stat().st_mtime
-    assert kept > 2000
-    compiled._recompile_after_changes()
-    assert source.stat().st_mtime == kept
-    source.unlink()
-    compiled._recompile_after_changes()  # nothing to be done about it
+def test_every_source_of_the_code_is_in_the_digest(tmp_path: Path) -> None:
+    """numba looks at the file of the calls alone; what they are made of stands in two others."""
+    for name in ("row_math", "vectors"):
+        (tmp_path / f"{name}.py").write_text(name)
+    first = compiled.digest(tmp_path)
+    assert first == compiled.digest(tmp_path)
+    (tmp_path / "row_math.py").write_text("changed")
+    second = compiled.digest(tmp_path)
+    (tmp_path / "vectors.py").write_text("changed")
+    assert len({first, second, compiled.digest(tmp_path)}) == 3
+
+
+KEPT = """
+from numba import cfunc, types
+def made(sources):
+    @cfunc(types.int64(), cache=True)
+    def work():
+        _ = sources
+        return 7
+    return work
+"""
+
+
+def test_code_that_closes_over_another_digest_is_compiled_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("numba")
+    (tmp_path / "kept.py").write_text(KEPT)
+    monkeypatch.syspath_prepend(tmp_path)
+    made = importlib.import_module("kept").made
+    assert [made(number).cache_hits for number in (1, 1, 2, 2, 1)] == [0, 1, 0, 1, 1]
+
+
+def test_the_calls_close_over_the_digest() -> None:
+    if kernels() is not None:
+        from draftboard.measure import kernels as module
+
+        number = compiled.digest(Path(module.__file__).parent)
+        for call in module.compiled(number):
+            assert call.cache_hits == 1
+            assert number in [cell.cell_contents for cell in call.__wrapped__.__closure__]
 
 
 def test_threads_are_asked_for_their_number_by_their_own_library() -> None:

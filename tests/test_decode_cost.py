@@ -72,14 +72,15 @@ def test_what_is_read_outdoes_the_cache_and_fits_the_memory() -> None:
     row = 4096 * 4
     assert bandwidth.block_bytes(None, 2**40) == bandwidth.LEAST_BYTES
     assert bandwidth.block_bytes(2**30, 2**40) == 4 * 2**30
-    assert bandwidth.block_bytes(2**30, 2**30) == 2**28
+    assert bandwidth.block_bytes(2**30, 2**30) == 2**29
+    assert bandwidth.block_bytes(None, 2**40, bandwidth.LEAST_BYTES_GPU) == 2**32
     assert bandwidth.block_bytes(3 * row + 1, 10**9) % row == 0 == bandwidth.block_bytes(None, 10**9) % row
     assert bandwidth.block_bytes(None, 0) == row
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_both_ways_read_the_whole_block(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bandwidth, "block_bytes", lambda cache, free: 4096 * 64)
+    monkeypatch.setattr(bandwidth, "block_bytes", lambda cache, free, least: 4096 * 64)
     monkeypatch.setattr(bandwidth, "_fastest_ms", lambda device, work: float(work().numel()))
     found = bandwidth.measure_bandwidth(torch.device("cpu"), dtype)
     rows = 4096 * 64 / dtype.itemsize / 4096

@@ -227,6 +227,14 @@ def test_counters_that_run_past_the_stop_contradict_the_record():
     assert any("rounds emitted 3 tokens" in r for r in row_of(make_arm([past_stop]), base).reasons)
 
 
+def test_a_target_that_lost_its_graphs_is_a_reason():
+    base, arm = random_arms(1)
+    lost = replace(make_run([base, arm]).target, graphs=None, graphs_missing="capture failed: no room")
+    (reason,) = row_of(arm, base, target=lost).reasons
+    assert reason.endswith("plain decoding too: capture failed: no room")
+    assert row_of(arm, base, target=replace(lost, graphs_missing="not on a GPU")).valid
+
+
 def test_too_long_a_reply_is_a_reason():
     base, arm = random_arms(1)
     run = make_run([base, arm])

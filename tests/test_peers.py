@@ -118,11 +118,11 @@ def held(bench: Any, **contenders: Any) -> Any:
     return bench["contest"].contest("a contest", contenders, [ids(0), ids(1)], 2)
 
 
-def test_paces_are_by_each_ones_own_tokens_and_ratios_above_1_where_ours_is_faster(bench: Any) -> None:
+def test_ratios_are_above_1_where_ours_is_faster(bench: Any) -> None:
     found = held(
         bench,
         ours=scripted(bench, {0: (1, 2), 1: (3, 4)}, 10.0, decode_ms=4.0, emitted=1, forwards=1),
-        theirs=scripted(bench, {0: (1, 2), 1: (3, 4, 5, 6)}, 30.0),
+        theirs=scripted(bench, {0: (1, 2), 1: (3, 4)}, 20.0),
     )
     ours, theirs = found.standings
     assert ours.paces == (5.0, 5.0) and theirs.paces == (10.0, 10.0)
@@ -130,9 +130,41 @@ def test_paces_are_by_each_ones_own_tokens_and_ratios_above_1_where_ours_is_fast
     assert ours.acceptance_length == 1.0 and theirs.acceptance_length is None
     assert found.ratio("theirs", "ours") == 2.0
     table = found.lines()
-    assert table[0] == "a contest: 2 prompts, 4 tokens, 2 repeats"
+    assert table[0] == "a contest: 2 of 2 prompts, 4 tokens, 2 repeats"
     assert table[2].split() == ["ours", "200.0", "5.0", "5.0", "to", "5.0", "1.00", "1.00"]
     assert table[3].split() == ["theirs", "100.0", "10.0", "10.0", "to", "10.0", "-", "2.00"]
+
+
+def test_a_prompt_to_which_replies_differ_has_no_figure(bench: Any) -> None:
+    """The longer reply would have a better pace: its prefill is spread over more tokens."""
+    ours = scripted(bench, {0: (1, 2), 1: (3, 4)}, 10.0, decode_ms=4.0, emitted=1, forwards=1)
+    found = held(bench, ours=ours, theirs=scripted(bench, {0: (1, 2), 1: (3, 4, 5, 6)}, 30.0))
+    assert [one.paces for one in found.standings] == [(5.0, 5.0), (15.0, 15.0)]
+    assert found.ratio("theirs", "ours") == 3.0
+    assert found.lines()[0] == "a contest: 1 of 2 prompts, 2 tokens, 2 repeats"
+    none = held(bench, ours=ours, theirs=scripted(bench, {0: (1, 9), 1: (3, 9)}, 30.0))
+    assert none.ratio("theirs", "ours") is None
+    assert none.lines()[2].endswith("no prompt on which the replies agree")
+
+
+def test_a_checkpoint_that_asks_for_penalties_gets_none_of_them(bench: Any, tmp_path: Path) -> None:
+    model = tiny_model()
+    model.generation_config.repetition_penalty, model.generation_config.eos_token_id = 1.5, 7
+    model.save_pretrained(tmp_path)
+    found = bench["contenders"].transformers_model(str(tmp_path), tiny_target()).generation_config
+    assert found.eos_token_id == 7 and found.repetition_penalty in (None, 1.0)
+
+
+def test_without_a_floor_there_is_no_share(bench: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    peers, target = bench["peers"], tiny_target()
+    quick = peers.Bandwidth(1000, 1000, 1e9, 2e9)
+    assert peers.floor_of(target, quick) is None
+    assert "free memory for" in capsys.readouterr().out
+    enough = peers.Bandwidth(4000, 1000, 1e9, 2e9)
+    assert peers.floor_of(target, enough) == target.token_bytes / 2e9 * 1e3
+    chat = a_contest(bench, {peers.OURS: 10.0, peers.GENERATE: 18.0})
+    copy = a_contest(bench, {peers.OURS: 10.0, peers.SAME_RULE: 15.0, peers.LOOKUP: 30.0})
+    assert peers.result(chat, copy, None, None, None)["baseline_share_of_floor"] is None
 
 
 def test_a_reply_that_differs_is_named_once_with_its_place(bench: Any) -> None:

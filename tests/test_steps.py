@@ -154,12 +154,37 @@ def test_rows_beyond_the_cache_and_states_of_another_width_are_refused() -> None
     assert call is not None
     for capacity in (8, 6):  # another cache is another room
         cache = KVCache(1, 2, 16, capacity, torch.float32, torch.device("cpu"))
-        angles = torch.zeros(8, 32)
+        angles = torch.zeros(8, 16)
         call(torch.randn(2, 32), cache, 0, capacity - 2, angles, causal=True)
         with pytest.raises(ValueError, match="do not fit"):
             call(torch.randn(3, 32), cache, 0, capacity - 2, angles, causal=True)
         with pytest.raises(ValueError, match="32 wide"):
             call(torch.randn(2, 48), cache, 0, 0, angles, causal=True)
+
+
+CPU, FLOAT, HALF = torch.device("cpu"), torch.float32, torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("rows", "cache", "angles", "said"),
+    [
+        (33, KVCache(1, 2, 16, 64, FLOAT, CPU), torch.zeros(64, 16), "1 to 32 states"),
+        (0, KVCache(1, 2, 16, 64, FLOAT, CPU), torch.zeros(64, 16), "1 to 32 states"),
+        (1, KVCache(1, 2, 16, 64, HALF, CPU), torch.zeros(64, 16), "a cache .* of torch.float32"),
+        (1, KVCache(1, 1, 16, 64, FLOAT, CPU), torch.zeros(64, 16), "a cache"),
+        (1, KVCache(1, 2, 32, 64, FLOAT, CPU), torch.zeros(64, 16), "a cache"),
+        (1, KVCache(1, 2, 16, 64, FLOAT, CPU), torch.zeros(64, 32), "angles 16 wide"),
+        (1, KVCache(1, 2, 16, 64, FLOAT, CPU), torch.zeros(64, 16).double(), "float32 angles"),
+    ],
+)
+def test_what_would_be_written_or_read_beyond_its_end_is_refused(
+    rows: int, cache: KVCache, angles: torch.Tensor, said: str
+) -> None:
+    heads = Heads(heads=2, kv_heads=2, head_dim=16, eps=1e-5)
+    call = attention_call(pack(torch.randn(96, 32)), pack(torch.randn(32, 32)), heads)
+    assert call is not None
+    with pytest.raises(ValueError, match=said):
+        call(torch.randn(rows, 32), cache, 0, 0, angles, causal=True)
 
 
 def test_a_head_in_another_dtype_is_left_to_torch() -> None:

@@ -52,6 +52,23 @@ def test_a_record_says_what_the_target_is(forward: str) -> None:
     assert said.weight_bytes == 4 * (96 * 72 + 3 * block + 72)
 
 
+@pytest.mark.usefixtures("torch_only")
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_token_reads_one_row_of_an_embedding_of_its_own(tied: bool) -> None:
+    model = tiny_model("llama", tie_word_embeddings=tied)
+    table = model.get_input_embeddings().weight
+    target = TargetModel(model, id="tiny", max_context=8)
+    spared = 0 if tied else 4 * table.numel()
+    assert target.token_bytes == target.weight_bytes - spared
+
+
+@pytest.mark.usefixtures("torch_only")
+def test_what_a_token_reads_of_a_mixture_of_experts_is_not_known() -> None:
+    model = tiny_model("llama")
+    model.config.num_local_experts = 4
+    assert TargetModel(model, id="tiny", max_context=8).token_bytes is None
+
+
 def test_a_record_counts_query_heads_where_none_are_shared() -> None:
     model = tiny_model("gpt_neox")
     model.config.num_key_value_heads = model.config.head_dim = None

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from contest import Answer, Contender
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GenerationConfig
 from transformers.generation import BaseStreamer
 
 from draftboard.measure import plugins
@@ -87,6 +87,12 @@ def constant_drafts(assistant: Any, k: int) -> Any:
 
 
 def transformers_model(source: str, like: TargetModel) -> Any:
-    """A model as transformers runs it, on the target's device and in its dtype."""
+    """A model as transformers runs it, on the target's device and in its dtype. Of what the checkpoint would
+    have `generate` do only the ends of a reply stay: a penalty on repetition, for instance, is work and other
+    text that our loop does not have."""
     model = AutoModelForCausalLM.from_pretrained(source, dtype=like.dtype, attn_implementation="sdpa")
+    told = model.generation_config
+    model.generation_config = GenerationConfig(
+        **{name: getattr(told, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    )
     return model.to(like.device).eval()

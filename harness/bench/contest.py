@@ -49,9 +49,9 @@ class Standing:
     acceptance_length: float | None
 
     @property
-    def pace(self) -> float:
-        """Median milliseconds a token."""
-        return statistics.median(self.paces)
+    def pace(self) -> float | None:
+        """Median milliseconds a token; None where no prompt's replies agree."""
+        return statistics.median(self.paces) if self.paces else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,14 @@ class Contest:
     title: str
     standings: tuple[Standing, ...]
     differences: tuple[Difference, ...]
+    """Figures are of the prompts that these leave out."""
 
-    def ratio(self, slow: str, fast: str) -> float:
-        """Median over the repeats of one contender's time a token over another's: above 1 where `fast` is."""
+    def ratio(self, slow: str, fast: str) -> float | None:
+        """Median over the repeats of one contender's time a token over another's: above 1 where `fast` is.
+        None where every prompt has replies that differ."""
         paces = {one.name: one.paces for one in self.standings}
-        return round(statistics.median(a / b for a, b in zip(paces[slow], paces[fast], strict=True)), 3)
+        found = [a / b for a, b in zip(paces[slow], paces[fast], strict=True)]
+        return round(statistics.median(found), 3) if found else None
 
     def lines(self) -> list[str]:
         """The table: a heading, a line a contender, a line a difference."""
@@ -74,10 +77,13 @@ class Contest:
         return [self.title, head, *(self._line(one, first) for one in self.standings), *self._differing()]
 
     def _line(self, one: Standing, first: str) -> str:
+        pace, ratio = one.pace, self.ratio(one.name, first)
+        if pace is None or ratio is None:
+            return f"  {one.name:<28}no prompt on which the replies agree"
         spread = f"{min(one.paces):.1f} to {max(one.paces):.1f}"
         length = "-" if one.acceptance_length is None else f"{one.acceptance_length:.2f}"
-        figures = f"{1e3 / one.pace:9.1f}{one.pace:12.1f}{spread:>17}{length:>10}"
-        return f"  {one.name:<28}{figures}{self.ratio(one.name, first):12.2f}"
+        figures = f"{1e3 / pace:9.1f}{pace:12.1f}{spread:>17}{length:>10}"
+        return f"  {one.name:<28}{figures}{ratio:12.2f}"
 
     def _differing(self) -> list[str]:
         first = self.standings[0].name
@@ -91,7 +97,8 @@ def contest(
     title: str, contenders: dict[str, Contender], prompts: Sequence[torch.Tensor], repeats: int
 ) -> Contest:
     """Every contender answers every prompt `repeats` times, in an order drawn anew each time, after an
-    uncounted answer to the first prompt."""
+    uncounted answer to the first prompt. A prompt to which the replies differ has no figure: other tokens may
+    be more or fewer, and easier or harder to guess."""
     dice, answers = random.Random(0), {name: [] for name in contenders}
     for contender in contenders.values():
         contender(prompts[0])
@@ -99,17 +106,20 @@ def contest(
         for ids in prompts:
             for name in dice.sample(list(contenders), len(contenders)):
                 answers[name].append(contenders[name](ids))
-    standings = tuple(standing(name, own, len(prompts)) for name, own in answers.items())
     first, *others = answers
     found = [one for name in others for one in differences(name, answers[first], answers[name], len(prompts))]
-    tokens = sum(len(one.ids) for one in answers[first]) // repeats
-    heading = f"{title}: {len(prompts)} prompts, {tokens} tokens, {repeats} repeats"
+    kept = sorted(set(range(len(prompts))) - {one.prompt for one in found})
+    standings = tuple(standing(name, own, len(prompts), kept) for name, own in answers.items())
+    tokens = sum(len(answers[first][index].ids) for index in kept)
+    heading = f"{title}: {len(kept)} of {len(prompts)} prompts, {tokens} tokens, {repeats} repeats"
     return Contest(heading, standings, tuple(dict.fromkeys(found)))
 
 
-def standing(name: str, answers: Sequence[Answer], prompts: int) -> Standing:
-    """One contender's answers, `prompts` to a repeat, as its figures."""
-    repeats = [answers[start : start + prompts] for start in range(0, len(answers), prompts)]
+def standing(name: str, answers: Sequence[Answer], prompts: int, kept: Sequence[int]) -> Standing:
+    """One contender's answers, `prompts` to a repeat, as its figures of the `kept` ones."""
+    starts = range(0, len(answers), prompts) if kept else range(0)
+    repeats = [[answers[start + index] for index in kept] for start in starts]
+    answers = [one for own in repeats for one in own]
     paces = tuple(sum(one.wall_ms for one in own) / sum(len(one.ids) for one in own) for own in repeats)
     forwards = _total([one.forwards for one in answers])
     emitted = _total([one.emitted for one in answers])

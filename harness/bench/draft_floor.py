@@ -33,6 +33,7 @@ from draftboard.measure.bandwidth import measure_bandwidth
 from draftboard.measure.block_parts import AttentionCall, MlpCall
 from draftboard.measure.clock import Clock
 from draftboard.measure.decode import decode
+from draftboard.measure.doctor_load import bandwidth_line
 from draftboard.measure.linear import MOST_ROWS, Streamed
 from draftboard.measure.machine import BusyMeter
 from draftboard.measure.sampling import Randomness, Sampler
@@ -185,9 +186,9 @@ def main() -> None:
     dtype = loading.resolve_dtype(suite.dtype, device)
     target = loading.load_target(suite.target, dtype=dtype, device=device, max_context=CONTEXT)
     found, busy = measure_bandwidth(device, dtype), BusyMeter()
-    cache = "not told" if found.cache is None else f"{found.cache / 1e6:.0f} MB"
-    name = loading.dtype_name(dtype)
-    print(f"{target.id}, {name}, {torch.get_num_threads()} threads, {found.best / 1e9:.1f} GB/s")
+    cache, line = "not told" if found.cache is None else f"{found.cache / 1e6:.0f} MB", bandwidth_line(found)
+    print(f"{target.id}, {loading.dtype_name(dtype)}, {torch.get_num_threads()} threads")
+    print(f"{line.name}: {line.value}{f'; {line.advice}' if line.advice else ''}")
     print(f"last-level cache {cache}\n\n{HEAD}")
     for one in figures(target, suite, prompt_ids(target, "chat", given.prompts), given.tokens):
         print(one if isinstance(one, str) else one.line(found.best), flush=True)

@@ -31,7 +31,8 @@ from vllm_peer import NoVllm, vllm
 
 from draftboard.errors import UserError
 from draftboard.measure import loading
-from draftboard.measure.bandwidth import measure_bandwidth
+from draftboard.measure.bandwidth import Bandwidth, measure_bandwidth
+from draftboard.measure.doctor_load import bandwidth_line
 from draftboard.measure.embedded import EMBEDDED_ID
 from draftboard.measure.machine import BusyMeter
 from draftboard.measure.prompts import Template
@@ -130,21 +131,35 @@ def race_vllm(field: Field) -> Contest | None:
 
 
 def result(
-    chat: Contest, copy: Contest, assisted: Contest | None, served: Contest | None, floor_ms: float
+    chat: Contest, copy: Contest, assisted: Contest | None, served: Contest | None, floor_ms: float | None
 ) -> dict[str, Any]:
-    """The ratios, null where there was no contest. The share of the floor is that of decoding alone."""
+    """The ratios, null where there was no contest or no floor. The share of the floor is that of decoding
+    alone."""
     decoding = chat.standings[0].decode_paces
     assert decoding is not None
+    share = round(floor_ms / statistics.median(decoding), 3) if floor_ms is not None and decoding else None
     contests = [one for one in (chat, copy, assisted, served) if one is not None]
     return {
         "baseline_vs_transformers": chat.ratio(GENERATE, OURS),
         "ngram_copy_vs_prompt_lookup": copy.ratio(LOOKUP, OURS),
         "ngram_copy_same_rule_vs_prompt_lookup": copy.ratio(LOOKUP, SAME_RULE),
         "assisted_vs_transformers": None if assisted is None else assisted.ratio(ASSISTED, OURS),
-        "baseline_share_of_floor": round(floor_ms / statistics.median(decoding), 3),
+        "baseline_share_of_floor": share,
         "baseline_vs_vllm_cpu": None if served is None else served.ratio(VLLM, OURS),
         "differing_replies": sum(len(one.differences) for one in contests),
     }
+
+
+def floor_of(target: TargetModel, found: Bandwidth) -> float | None:
+    """Milliseconds that a token takes at least, printed with the bandwidth; None where it is not known."""
+    line = bandwidth_line(found)
+    print(f"{line.name}: {line.value}{f'; {line.advice}' if line.advice else ''}")
+    if target.token_bytes is None or not found.outdoes_cache:
+        print("no floor: what a token reads, or what memory can do, is not known")
+        return None
+    floor_ms = target.token_bytes / found.best * 1e3
+    print(f"floor {floor_ms:.1f} ms a token: {target.token_bytes / 1e6:.0f} MB")
+    return floor_ms
 
 
 def load(given: argparse.Namespace) -> Field:
@@ -175,15 +190,14 @@ def main() -> None:
     given = options()
     field = load(given)
     busy, began = BusyMeter(), time.monotonic()
-    contests = race_plain(field), race_lookup(field), race_assisted(field), race_vllm(field)
+    target, found = field.target, measure_bandwidth(field.target.device, field.target.dtype)
+    alone = race_plain(field), race_lookup(field), race_assisted(field)
+    disturbed = busy.reasons()  # before vLLM, whose process is another one
+    contests = *alone, race_vllm(field)
     for one in contests:
         print("\n".join(["", *one.lines()]) if one else "", flush=True)
-    target, found = field.target, measure_bandwidth(field.target.device, field.target.dtype)
-    floor_ms = target.weight_bytes / found.best * 1e3
-    print(
-        f"floor {floor_ms:.1f} ms a token: {target.weight_bytes / 1e6:.0f} MB at {found.best / 1e9:.1f} GB/s"
-    )
-    for reason in busy.reasons():
+    floor_ms = floor_of(target, found)
+    for reason in disturbed:
         print(f"warning: {reason}; repeat on a quiet machine")
     name = loading.dtype_name(target.dtype)
     print(f"{torch.get_num_threads()} threads, {name}, {time.monotonic() - began:.0f} s")

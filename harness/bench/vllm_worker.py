@@ -6,14 +6,20 @@ to standard input `{"ids": [...], "max_new_tokens": n, "stop_ids": [...]}`, and 
 are not cached, so that a repeated prompt is computed again.
 """
 
+import ctypes
 import json
 import os
+import signal
 import sys
 import time
+
+PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
     """Answers until standard input ends."""
+    if sys.platform == "linux":  # it stands still while others answer, and would outlive a killed parent
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # vLLM's log goes to standard output, which here belongs to the answers
 

@@ -8,7 +8,7 @@ from draftboard.judge import telemetry_validity
 from draftboard.judge.lossless import Verdict, miscounted
 from draftboard.judge.sample import Sample
 from draftboard.judge.soundness import unsound
-from draftboard.record.records import Arm, RunRecord
+from draftboard.record.records import CAPTURE_FAILED, Arm, RunRecord
 
 MIN_PROMPTS = 16
 """Fewer prompts than this give figures that move with the choice of prompts."""
@@ -16,7 +16,7 @@ MIN_PROMPTS = 16
 
 def reasons(run: RunRecord, baseline: Arm, arm: Arm, sample: Sample, verdict: Verdict) -> tuple[str, ...]:
     """Every reason against the row of `arm`, the measurement's own first; none means valid."""
-    found = (*_failures(baseline, arm), *_replies(run, baseline, arm, sample))
+    found = (*_failures(run, baseline, arm), *_replies(run, baseline, arm, sample))
     return (*arm.validity.reasons, *found, *_lossless(run, verdict, arm), *_size(run, sample))
 
 
@@ -35,11 +35,13 @@ def doubts(run: RunRecord, baseline: Arm, arm: Arm, *, turns: bool) -> Iterator[
         yield from _unproved(run, arm)
 
 
-def _failures(baseline: Arm, arm: Arm) -> Iterator[str]:
+def _failures(run: RunRecord, baseline: Arm, arm: Arm) -> Iterator[str]:
     if arm.error:
         yield f"failed: {arm.error}"
     if baseline.error and baseline.id != arm.id:
         yield f"its baseline failed: {baseline.error}"
+    if (run.target.graphs_missing or "").startswith(CAPTURE_FAILED):
+        yield f"its target ran without CUDA graphs, plain decoding too: {run.target.graphs_missing}"
     lengths = {r.emitted for trace in baseline.traces for r in trace.rounds or ()}
     if lengths - {1}:
         yield f"its baseline emitted {max(lengths)} tokens in a round; plain decoding emits exactly 1"

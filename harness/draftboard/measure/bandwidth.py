@@ -19,12 +19,13 @@ import torch
 from draftboard.measure.clock import Clock
 from draftboard.measure.linear import pack
 
-LEAST_BYTES = 512 * 1024**2
-"""What is read at least, also where the cache's size is not told."""
+LEAST_BYTES, LEAST_BYTES_GPU = 512 * 1024**2, 4 * 1024**3
+"""What is read at least, also where the cache's size is not told. A GPU reads half a gigabyte in the time of
+a few launches, which would count as reading."""
 CACHES = 4
 """What is read, in last-level caches: beyond it less than a quarter could come from them."""
-MEMORY_SHARE = 0.25
-"""Share of the free memory that the block may take; its product holds as much again."""
+MEMORY_SHARE = 0.5
+"""Share of the free memory that the block may take."""
 
 _WIDTH = 4096
 _REPEATS = 7
@@ -46,6 +47,11 @@ class Bandwidth:
         return max(self.read, self.product)
 
     @property
+    def outdoes_cache(self) -> bool:
+        """False where so little was read that the cache holds a good part of it."""
+        return self.caches is None or self.caches >= CACHES
+
+    @property
     def caches(self) -> float | None:
         """What was read, in last-level caches."""
         return None if self.cache is None else self.size / self.cache
@@ -55,7 +61,8 @@ class Bandwidth:
 def measure_bandwidth(device: torch.device, dtype: torch.dtype) -> Bandwidth:
     """Reads a large block a few times, either way; the fastest time counts."""
     cache = last_level_cache(device)
-    size = block_bytes(cache, _free_bytes(device))
+    least = LEAST_BYTES_GPU if device.type == "cuda" else LEAST_BYTES
+    size = block_bytes(cache, _free_bytes(device), least)
     block = torch.ones(size // dtype.itemsize, dtype=dtype, device=device)
     words = block.view(torch.float32)  # a sum in float32 waits for nothing but memory, whatever the dtype
     product, vector = pack(block.view(-1, _WIDTH)), block[:_WIDTH].view(1, -1)
@@ -65,11 +72,11 @@ def measure_bandwidth(device: torch.device, dtype: torch.dtype) -> Bandwidth:
     return Bandwidth(size, cache, size / (read_ms / 1e3), size / (product_ms / 1e3))
 
 
-def block_bytes(cache: int | None, free: int) -> int:
-    """Bytes to read: `CACHES` last-level caches and at least `LEAST_BYTES`, within `MEMORY_SHARE` of what is
+def block_bytes(cache: int | None, free: int, least: int = LEAST_BYTES) -> int:
+    """Bytes to read: `CACHES` last-level caches and at least `least`, within `MEMORY_SHARE` of what is
     free; a whole number of rows of the product in any dtype."""
     row = _WIDTH * torch.float32.itemsize
-    wanted = max(LEAST_BYTES, CACHES * (cache or 0))
+    wanted = max(least, CACHES * (cache or 0))
     return max(1, min(wanted, int(free * MEMORY_SHARE)) // row) * row
 
 

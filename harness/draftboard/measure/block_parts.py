@@ -49,8 +49,10 @@ class _Part:
         self._address, self.room = self.facts.ctypes.data, Room(self.facts)
 
     def run(self, x: Tensor) -> Tensor:
-        if x.dim() != 2 or x.shape[1] != self.inputs:
-            raise ValueError(f"states {self.inputs} wide were expected, found {tuple(x.shape)}")
+        if x.dim() != 2 or x.shape[1] != self.inputs or not few(x):
+            raise ValueError(
+                f"1 to {MOST_ROWS} states {self.inputs} wide were expected on the CPU, found {tuple(x.shape)}"
+            )
         wide, out = x.float().contiguous(), torch.empty(len(x), self.outputs)
         self.facts["x"], self.facts["rows"], self.facts["result"] = wide.data_ptr(), len(x), out.data_ptr()
         self._call(self._address, self.room.threads())
@@ -67,7 +69,8 @@ class AttentionCall(_Part):
         super().__init__(call, {"qkv": qkv, "out": out}, {**counts, **turning})
         self._norms = [norm if norm is None else norm.float() for norm in (heads.q_norm, heads.k_norm)]
         self.layer["q_norm"], self.layer["k_norm"] = map(address, self._norms)
-        self._capacity = 0
+        self._capacity, self._dtype = 0, qkv.weight.dtype
+        self._kv_heads, self._head_dim = heads.kv_heads, size
 
     def __call__(
         self, x: Tensor, cache: KVCache, layer: int, start: int, angles: Tensor, *, causal: bool
@@ -80,10 +83,15 @@ class AttentionCall(_Part):
         facts, most = self.facts, min(cache.capacity, len(angles))
         if start + len(x) > most:
             raise ValueError(f"{len(x)} rows from position {start} on do not fit {most} positions")
+        held, expected = cache.layers[layer], (2 * self._kv_heads, cache.capacity, self._head_dim)
+        if held.shape != expected or held.dtype is not self._dtype or not held.is_contiguous():
+            raise ValueError(f"a cache {expected} of {self._dtype} was expected, found {tuple(held.shape)}")
+        if angles.shape[1] != self._head_dim or angles.dtype is not torch.float32:
+            raise ValueError(f"float32 angles {self._head_dim} wide were expected, found {angles.dtype}")
         if cache.capacity != self._capacity:
             facts["capacity"] = self._capacity = cache.capacity
             self.room = Room(facts)
-        self.layer["cache"], facts["angles"] = cache.layers[layer].data_ptr(), angles.data_ptr()
+        self.layer["cache"], facts["angles"] = held.data_ptr(), angles.data_ptr()
         facts["start"], facts["whole"] = start, not causal
         return self.run(x)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,14 +26,14 @@ class Kernels:
 
         for name, place in team.symbols().items():
             binding.add_symbol(name, place)
-        _recompile_after_changes()
         from draftboard.measure import kernels
 
         def call(work: Any) -> Call:
             return partial(team.run, int(work.address))
 
-        self.forward, self.multiply = call(kernels.forward), call(kernels.multiply)
-        self.attention, self.mlp = call(kernels.attention_alone), call(kernels.mlp_alone)
+        made = kernels.compiled(digest(Path(__file__).parent))
+        self.forward, self.multiply = call(made.forward), call(made.multiply)
+        self.attention, self.mlp = call(made.attention), call(made.mlp)
 
 
 @cache
@@ -65,12 +65,10 @@ def _made() -> tuple[Kernels | None, str | None]:
         return None, f"they could not be compiled: {words[0]}"
 
 
-def _recompile_after_changes() -> None:
-    """numba keeps machine code by the date of its own source file, whatever is compiled into it."""
-    source, *parts = (Path(__file__).with_name(f"{name}.py") for name in ("kernels", "row_math", "vectors"))
-    with suppress(OSError):
-        if max(part.stat().st_mtime for part in parts) > source.stat().st_mtime:
-            source.touch()
+def digest(folder: Path) -> int:
+    """A number for the sources that are compiled into the kernels, which numba does not look at."""
+    text = b"".join((folder / f"{name}.py").read_bytes() for name in ("row_math", "vectors"))
+    return int.from_bytes(hashlib.sha256(text).digest()[:7])
 
 
 def _fuses() -> bool:

@@ -42,9 +42,11 @@ class Speed:
     disturbed: tuple[str, ...]
 
     @property
-    def floor_ms(self) -> float:
-        """The least time a token can take: every weight read once."""
-        return float(self.model.weight_bytes) / self.bandwidth.best * 1e3
+    def floor_ms(self) -> float | None:
+        """The least time a token can take: every weight that it needs read once; None where it is not known
+        which those are."""
+        read = self.model.token_bytes
+        return None if read is None else read / self.bandwidth.best * 1e3
 
 
 def sections(subject: Subject) -> Iterator[Section]:
@@ -144,9 +146,13 @@ def _speed(subject: Subject, speed: Speed) -> Iterator[Line]:
         )
         yield Line("not compiled", why, "warning", "decoding goes operator by operator, which is slower")
     yield bandwidth_line(speed.bandwidth)
-    yield Line("floor", f"{speed.floor_ms:.3g} ms a token (every weight read once)")
-    share = speed.floor_ms / plain_ms
-    yield Line("measured", f"{plain_ms:.3g} ms a token: {share:.0%} of the floor's speed")
+    if speed.floor_ms is None:
+        yield Line("floor", "a token reads some experts only, and which is not known", "unknown")
+        yield Line("measured", f"{plain_ms:.3g} ms a token")
+    else:
+        yield Line("floor", f"{speed.floor_ms:.3g} ms a token (every weight that it needs read once)")
+        share = speed.floor_ms / plain_ms
+        yield Line("measured", f"{plain_ms:.3g} ms a token: {share:.0%} of the floor's speed")
     for reason in speed.disturbed:
         yield Line("disturbed", reason, "warning", "repeat on a quiet machine")
 
@@ -160,7 +166,7 @@ def bandwidth_line(found: Bandwidth) -> Line:
         where = f"{size}, last-level cache not told"
         return Line("bandwidth", f"{found.best / 1e9:.1f} GB/s ({ways}; {where})", "unknown")
     value = f"{found.best / 1e9:.1f} GB/s ({ways}; {size}, {found.caches:.1f} last-level caches)"
-    if found.caches < CACHES:
+    if not found.outdoes_cache:
         return Line(
             "bandwidth", value, "warning", f"free memory for {CACHES} caches, or the floor is too low"
         )

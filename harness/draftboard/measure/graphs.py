@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from draftboard.measure.fused import FusedForward
+from draftboard.record.records import CAPTURE_FAILED as FAILED
 
 LEAST_WIDTH = 256
 """Positions that the narrowest graph sees; every further one sees twice as many."""
@@ -130,17 +131,21 @@ class Replays:
         """Captures the pieces that are wanted, wherever in the cache they will stand.
 
         The cache must be empty: trial runs write to its first positions. After a failure nothing is captured
-        any more, what was is dropped, and `missing` says why.
+        any more, what was is dropped, and `missing` says why. Raises torch.OutOfMemoryError: no room is no
+        property of the work.
         """
         try:
             for piece in pieces:
                 if self.wants(piece.key):
                     self._captured[piece.key] = self._capture(piece)
             self.missing = None if self.count else self.missing
+        except torch.OutOfMemoryError:
+            self._captured.clear()
+            raise
         except RuntimeError as error:
             self._failed = True
             self._captured.clear()
-            self.missing = f"capture failed: {type(error).__name__}: {_first_line(error)}"
+            self.missing = f"{FAILED}: {type(error).__name__}: {_first_line(error)}"
 
     def find(self, key: Hashable, stop: int) -> Callable[..., Results] | None:
         """What repeats a piece that ends before position `stop`; None where it must be run eagerly.

@@ -13,7 +13,7 @@ cannot be written, in the user's cache. Records are laid out here and filled by 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import cfunc, njit, types
@@ -208,31 +208,49 @@ def run(m: Any, me: int, team: int) -> None:
     product(m.half, m.head, 0, first, last, m.hidden, states, rows, m.result, m.outputs * 4)
 
 
-@cfunc(types.void(types.voidptr), cache=True)
-def forward(facts: Any) -> None:
+class Calls(NamedTuple):
+    """The calls as numba compiled them; each takes the address of a record."""
+
+    forward: Any
     """A thread's part of one call of a `MODEL`."""
-    run(carray(facts, (1,), MODEL)[0], int(_thread()), int(_threads()))
-
-
-@cfunc(types.void(types.voidptr), cache=True)
-def attention_alone(facts: Any) -> None:
+    attention: Any
     """A thread's part of a block's attention, from normed states `x` [rows, inner] to `result`."""
-    m, me = carray(facts, (1,), MODEL)[0], int(_thread())
-    layer = carray(pointer(m.blocks), (1,), LAYER)[0]
-    attention(m, layer, me, int(_threads()), m.x, m.inner, m.own + me * m.own_step, m.result)
-
-
-@cfunc(types.void(types.voidptr), cache=True)
-def mlp_alone(facts: Any) -> None:
+    mlp: Any
     """A thread's part of a block's MLP, from normed states `x` [rows, hidden] to `result`."""
-    m, me = carray(facts, (1,), MODEL)[0], int(_thread())
-    layer = carray(pointer(m.blocks), (1,), LAYER)[0]
-    mlp(m, layer, me, int(_threads()), m.x, m.own + me * m.own_step, m.result)
-
-
-@cfunc(types.void(types.voidptr), cache=True)
-def multiply(facts: Any) -> None:
+    multiply: Any
     """A thread's part of one `PRODUCT`."""
-    p = carray(facts, (1,), PRODUCT)[0]
-    first, last = share(p.outputs, LANES, int(_thread()), int(_threads()))
-    product(p.half, p.weight, p.bias, first, last, p.inner, p.x, p.rows, p.out, p.outputs * 4)
+
+
+def compiled(sources: int) -> Calls:
+    """The calls, compiled or read from where their machine code is kept. numba takes kept code for good when
+    this file and what the functions close over are as they were; so each closes over `sources`, a number that
+    stands for everything else that is compiled into them."""
+    call = cfunc(types.void(types.voidptr), cache=True)
+
+    @call
+    def forward(facts: Any) -> None:
+        _ = sources
+        run(carray(facts, (1,), MODEL)[0], int(_thread()), int(_threads()))
+
+    @call
+    def attention_alone(facts: Any) -> None:
+        _ = sources
+        m, me = carray(facts, (1,), MODEL)[0], int(_thread())
+        layer = carray(pointer(m.blocks), (1,), LAYER)[0]
+        attention(m, layer, me, int(_threads()), m.x, m.inner, m.own + me * m.own_step, m.result)
+
+    @call
+    def mlp_alone(facts: Any) -> None:
+        _ = sources
+        m, me = carray(facts, (1,), MODEL)[0], int(_thread())
+        layer = carray(pointer(m.blocks), (1,), LAYER)[0]
+        mlp(m, layer, me, int(_threads()), m.x, m.own + me * m.own_step, m.result)
+
+    @call
+    def multiply(facts: Any) -> None:
+        _ = sources
+        p = carray(facts, (1,), PRODUCT)[0]
+        first, last = share(p.outputs, LANES, int(_thread()), int(_threads()))
+        product(p.half, p.weight, p.bias, first, last, p.inner, p.x, p.rows, p.out, p.outputs * 4)
+
+    return Calls(forward, attention_alone, mlp_alone, multiply)

@@ -59,9 +59,17 @@ class BusyMeter:
 
 
 def _busy_seconds() -> float:
-    """Seconds all cores together spent working, over all processes."""
-    times = psutil.cpu_times()
-    return float(sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0))
+    """Seconds that the cores which we may use spent working, over all processes."""
+    cores = psutil.cpu_times(percpu=True)
+    ours = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(len(cores)))
+    # Where a core is switched off, the list has gaps that it does not tell, and all cores must do.
+    counted = [cores[core] for core in ours] if max(ours) < len(cores) == os.cpu_count() else cores
+    return float(sum(map(_working, counted)))
+
+
+def _working(times: Any) -> float:
+    idle = times.idle + getattr(times, "iowait", 0.0) + getattr(times, "guest", 0.0)
+    return float(sum(times) - idle)
 
 
 def _own_seconds() -> float:

@@ -84,9 +84,9 @@ class Session:
     def _warm_up(self) -> None:
         """Runs what a first time makes slow: every width of a verification, and each arm's own code."""
         prompt, plan = self.opened.prompts[0], self.opened.plan
-        if plan.warmup:
-            verify_curve(self.opened.target, len(prompt.turns[0]), self._widths(), repeats=1)
         turn = Turn(prompt, 0, 0, tuple(self.opened.template.ids(prompt.turns[:1], [])))
+        if plan.warmup:
+            verify_curve(self.opened.target, len(turn.ids), self._widths(), repeats=1)
         for _ in range(plan.warmup):
             for index in self._alive():
                 self.send(Begun(index))

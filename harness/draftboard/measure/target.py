@@ -28,6 +28,10 @@ class Forward(Protocol):
     def final_norm(self, hidden: Tensor) -> Tensor: ...
 
 
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+"""What configurations call the number of experts in a layer."""
+
+
 class TargetModel:
     """A causal LM with one sequence in its cache. Implements `draftboard.drafter.Target`.
 
@@ -57,6 +61,7 @@ class TargetModel:
         self.max_context = max_context
         self.stop_ids = model_stop_ids(model) if stop_ids is None else stop_ids
         self.weight_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
+        self.token_bytes = _token_bytes(model, self.weight_bytes)
         with torch.inference_mode():
             self.forward = _forward_of(model, max_context, fused and fits(model.config), spend)
         self._taps: tuple[int, ...] = ()
@@ -166,6 +171,18 @@ def model_stop_ids(model: Any) -> frozenset[int]:
     ids = getattr(generation, "eos_token_id", None)
     ids = model.config.get_text_config().eos_token_id if ids is None else ids
     return frozenset() if ids is None else frozenset([ids] if isinstance(ids, int) else ids)
+
+
+def _token_bytes(model: Any, weight_bytes: int) -> int | None:
+    """Bytes of weights that one token reads: all of them but an input embedding that is not the head as well,
+    of which it reads a row; None for a mixture of experts, which reads those that it is sent to."""
+    facts = model.config.get_text_config()
+    if any((getattr(facts, name, None) or 1) > 1 for name in _EXPERTS):
+        return None
+    table, head = model.get_input_embeddings(), model.get_output_embeddings()
+    if head is None or head.weight.data_ptr() == table.weight.data_ptr():
+        return weight_bytes
+    return int(weight_bytes - table.weight.numel() * table.weight.element_size())
 
 
 def _forward_of(model: Any, capacity: int, fused: bool, spend: bool) -> Forward:

@@ -14,6 +14,9 @@ from typing import Any, Literal, NamedTuple
 
 from draftboard.record.telemetry import Telemetry, Window
 
+CAPTURE_FAILED = "capture failed"
+"""Beginning of `graphs_missing` where there could have been CUDA graphs."""
+
 SCHEMA = 1
 
 Json = Any
