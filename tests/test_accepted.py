@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
+from draftboard import cli_gate
 from draftboard.cli import app
 from draftboard.errors import UserError
 from draftboard.judge.accepting import accept
@@ -138,12 +139,14 @@ def test_what_a_hand_or_a_merge_left_in_the_ledger_is_refused(
     assert str(path) in str(caught.value)
 
 
-def test_the_last_runs_of_gates_stay_and_older_ones_go(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_runs_of_gates_stay_and_older_ones_go(root: Path) -> None:
     partial = root / "results/.partial"
     for day in range(10, 18):
         (partial / f"gate-202601{day}T000000-1" / "run").mkdir(parents=True)
     (partial / "kept.jsonl").write_text("")
-    call(root, "--candidate", str(root / "same"))
+    call(root, "--candidate", str(root / "same"))  # measures nothing
+    assert len(list(partial.glob("gate-*"))) == 8
+    cli_gate._clear_older(root / "results")
     left = sorted(path.name for path in partial.iterdir() if path.name.startswith("gate-"))
     assert left == [f"gate-202601{day}T000000-1" for day in range(14, 18)]
     assert (partial / "kept.jsonl").exists()

@@ -2,8 +2,9 @@
 
 The same weights, token ids, dtype, threads and, in transformers, attention kernel (sdpa). Each contender
 answers the same prompts, in an order drawn anew each time; replies are compared token by token, and one that
-differs is named. Wall time covers prefill and decoding on all sides. The last line is one JSON object:
-ratios of wall time a token, above 1 where ours is faster; null where there was nothing to compare with.
+differs is named and its prompt left out of every figure. Wall time covers prefill and decoding on all sides.
+The last line is one JSON object: ratios of wall time a token, above 1 where ours is faster; null where there
+was nothing to compare with.
 
     python harness/bench/peers.py [--repeats 5] [--tokens 64] [--prompts 3] [--k 2] [--vllm PYTHON]
 

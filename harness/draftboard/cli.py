@@ -1,10 +1,10 @@
 """The `draftboard` command: parses, imports what it needs, calls. It decides nothing.
 
 Exit codes: 0 done; 1 a drafter broke its contract (check-drafter) or its checkpoint is read wrongly (inspect
---self-test); 2 the command was wrong (one line says what and what to do); 6 some arms of a run failed, the
-others are stored; 70 a fault in draftboard itself (one line names the file with the traceback); 130
-interrupted, what was measured is kept; 141 whoever read the output has left. The gate's own codes stand in
-`cli_gate`.
+--self-test); 2 the command was wrong, or a record or page is (one line says what and what to do); 6 some arms
+of a run failed, the others are stored; 70 a fault in draftboard itself (one line names the file with the
+traceback); 130 interrupted, what was measured is kept; 141 whoever read the output has left. The gate's own
+codes stand in `cli_gate`.
 """
 
 from __future__ import annotations
@@ -299,7 +299,8 @@ def site(
 @app.command()
 def explain(
     target: Annotated[
-        str | None, typer.Argument(help="A target whose results say its G (default: all runs).")
+        str | None,
+        typer.Argument(help="A target in the results (default: all); its query heads per KV head are G."),
     ] = None,
     g: Annotated[
         int | None, typer.Option("--g", help="Query heads per KV head; shows the tile rule alone.")
@@ -309,7 +310,8 @@ def explain(
     results: Results = None,
     root: Root = Path(),
 ) -> None:
-    """Explain speedups by their terms, what would change them, and the tile rule."""
+    """Explain speedups by their terms, what would change them, and the tile rule: a verification has
+    G * (1 + D) query rows per KV head, best a multiple of the attention kernel's tile."""
     from draftboard.show import explanation
 
     where = results or root / "results"

@@ -46,7 +46,8 @@ Accept = Annotated[
     str | None, typer.Option(metavar="ARM", help="Make the newest run of this arm the accepted one.")
 ]
 AcceptedRun = Annotated[
-    str | None, typer.Option("--run", help="The run that --accept means, if not the newest.")
+    str | None,
+    typer.Option("--run", help="The run that --accept means: an older one, or one of another setting."),
 ]
 Because = Annotated[str, typer.Option(help="Why it is accepted; kept beside it.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
@@ -107,7 +108,7 @@ def gate(
     root: Root = Path(),
 ) -> None:
     """Judge this checkout by a fixed base (exit codes: 0 pass, 1 regression, 3 cannot tell, 4 not lossless,
-    5 nothing comparable)."""
+    5 nothing comparable, 130 interrupted)."""
     if accept is not None:
         _refuse_beside_accept({"--against": against != ACCEPTED, "--suite": suite, "--candidate": candidate,
                                "--out": out, "--work": work, "--history": history,
@@ -143,13 +144,16 @@ class _Asked:
 
 
 def _work_folder(results: Path) -> Path:
-    """A new place for a gate's runs. Older ones go, save the newest few: they are there to be looked into
-    after a verdict, and nobody else clears them away."""
-    partial = results / ".partial"
-    older = sorted(partial.glob(f"{WORK}*"))
+    """A new place for a gate's runs."""
+    return results / ".partial" / f"{WORK}{_now().strftime('%Y%m%dT%H%M%S')}-{os.getpid()}"
+
+
+def _clear_older(results: Path) -> None:
+    """Removes what earlier gates measured, save the newest few: it is there to be looked into after a
+    verdict, and nobody else clears it away."""
+    older = sorted((results / ".partial").glob(f"{WORK}*"))
     for folder in older[: max(0, len(older) - KEPT_WORK + 1)]:
         shutil.rmtree(folder, ignore_errors=True)
-    return partial / f"{WORK}{_now().strftime('%Y%m%dT%H%M%S')}-{os.getpid()}"
 
 
 def _closing_words(ruling: Any, against: str, work: Path, results: Path) -> None:
@@ -203,6 +207,7 @@ def _beside_commit(asked: _Asked) -> Iterator[Any]:
     console = Console(stderr=True)
     console.print(f"building {ref}", markup=False)
     pair = builds.at_commit(ref, root), builds.this_checkout(root)
+    _clear_older(root / "results")
     found = versus.sessions(*pair, suite, asked.work, asked.device)
     for number in count(1):
         console.print(f"session {number}: both builds take turns, about a minute", markup=False)
@@ -223,6 +228,7 @@ def _beside_accepted(asked: _Asked) -> Iterator[Any]:
     suite = asked.suite or "standard"
     plans = anew.plans_of(suite, asked.root, asked.device, f"draftboard gate --suite {suite}")
     tasks = anew.task_names(plans)
+    _clear_older(results)
     for runs in anew.measured(plans, asked.work, Console(stderr=True)):
         if not runs and tasks & {one.task for one in read_ledger(results).accepted}:
             raise CandidateFailed(f"no task of suite {suite} could be measured: its output says why")

@@ -1,4 +1,4 @@
-"""Steps in a series of figures: where a level changed for good, and not where one run was odd."""
+"""Steps in a series of figures: where a level changed for three runs or more, not where one was odd."""
 
 from __future__ import annotations
 

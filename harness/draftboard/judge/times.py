@@ -2,8 +2,8 @@
 
 Times are noisy, so one fails only when the whole interval over all sessions lies past the limit, and a second
 session has confirmed it: its own figure lies past the limit too, so that one wild session cannot decide. It
-passes when the interval ends below the limit; an arm that is undecided alone passes with all arms together
-when its own figure is within the limit.
+passes when the interval ends below the limit and at most one session's figure was past it; an arm that is
+undecided alone passes, under the same condition, with all arms together when its own figure is within it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How fast this device can read memory: the physical floor under the time of a token.
 
-Decoding one token reads every weight at least once, so weight bytes over bandwidth is a time that no engine
-can beat. The bandwidth is the better of a plain large read and a matrix-vector product in the run's dtype,
-with all of torch's threads, over so much memory that no cache holds a share of it worth naming.
+Decoding one token reads every weight that it needs at least once, so their bytes over the bandwidth is a time
+that no engine can beat. The bandwidth is the better of a plain large read and a matrix-vector product in the
+run's dtype, with all of torch's threads, over so much memory that no cache holds a share of it worth naming.
 """
 
 from __future__ import annotations

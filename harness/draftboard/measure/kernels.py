@@ -7,8 +7,9 @@ share the call: a verification computes, to the last bit, what plain decoding wo
 
 Numbers between the weights are float32. Weights, keys and values may be bfloat16.
 
-Compiled by numba, once a checkout and version of it: the machine code is kept beside this file or, where that
-cannot be written, in the user's cache. Records are laid out here and filled by `steps` and `block_parts`.
+Compiled by numba, once a checkout and again when its sources change: the machine code is kept beside this
+file or, where that cannot be written, in the user's cache. Records are laid out here and filled by `steps`
+and `block_parts`.
 """
 
 from __future__ import annotations

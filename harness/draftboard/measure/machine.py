@@ -43,7 +43,7 @@ def gpus_of(device: torch.device) -> tuple[GpuRef, ...]:
 
 
 class BusyMeter:
-    """How much of the machine other processes used since this was made."""
+    """How much of the cores that we may use other processes used since this was made."""
 
     def __init__(self) -> None:
         self._begun, self._all, self._own = time.monotonic(), _busy_seconds(), _own_seconds()

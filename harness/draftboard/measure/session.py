@@ -67,7 +67,7 @@ class Session:
 
     @contextmanager
     def _turns(self) -> Iterator[None]:
-        """Replies given turn by turn with another run, where somebody arranges that."""
+        """Replies given round by round with another run, where somebody arranges that."""
         turnstile, alone = Turnstile(), self.clock
         if not turnstile.open:
             self.clock = TurnClock(self.opened.target.device, turnstile)

@@ -1,4 +1,4 @@
-"""Two builds measured side by side, turn by turn, as often as somebody asks for another session."""
+"""Two builds measured side by side, round by round, as often as somebody asks for another session."""
 
 from __future__ import annotations
 
