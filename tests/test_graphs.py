@@ -218,18 +218,6 @@ def test_a_fault_of_ours_is_not_taken_for_the_devices() -> None:
         target.prepare([1])
 
 
-def test_no_room_for_a_graph_is_the_arms_affair_and_no_fault_of_capturing() -> None:
-    class Full(TapeRecorder):
-        def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-            raise torch.OutOfMemoryError("no room")
-
-    target = captured(rough("llama"), Full())
-    target.begin(())
-    with pytest.raises(torch.OutOfMemoryError):
-        target.prepare([1])
-    assert target.reference().graphs_missing == "nothing has been captured yet"
-
-
 def test_captures_lie_outside_the_clock() -> None:
     target = tiny_target(max_context=128)
     target.use_graphs(TapeRecorder())

@@ -131,17 +131,13 @@ class Replays:
         """Captures the pieces that are wanted, wherever in the cache they will stand.
 
         The cache must be empty: trial runs write to its first positions. After a failure nothing is captured
-        any more, what was is dropped, and `missing` says why. Raises torch.OutOfMemoryError: no room is no
-        property of the work.
+        any more, what was is dropped, and `missing` says why.
         """
         try:
             for piece in pieces:
                 if self.wants(piece.key):
                     self._captured[piece.key] = self._capture(piece)
             self.missing = None if self.count else self.missing
-        except torch.OutOfMemoryError:
-            self._captured.clear()
-            raise
         except RuntimeError as error:
             self._failed = True
             self._captured.clear()
