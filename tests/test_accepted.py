@@ -453,6 +453,18 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_is_measured
     assert isinstance(shown.exception, UserError) and "is a folder" in str(shown.exception)
 
 
+def test_an_output_that_cannot_be_written_after_all_is_shown(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: object, **more: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    shown = call(root, "--candidate", str(root / "same"), "--format", "json", "--out", str(root / "x.json"))
+    assert shown.exit_code == 5 and "No space left on device; this was for it" in shown.stderr
+    assert json.loads(shown.stdout)["outcome"] == "nothing comparable"
+
+
 def test_a_summary_that_cannot_be_written_changes_no_verdict(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

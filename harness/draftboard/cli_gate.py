@@ -324,11 +324,20 @@ def _write(ruling: Any, form: str, out: Path | None, *, decided: bool) -> None:
     if form == "table":
         show(Console(), comparison.ruling(ruling) if decided else comparison.table(ruling.comparison))
     elif out is not None:
-        out.write_text(formats[form](ruling), encoding="utf-8")
+        _save(out, formats[form](ruling))
     else:
         sys.stdout.write(formats[form](ruling))
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
         _append(Path(summary), formats["markdown"](ruling))
+
+
+def _save(out: Path, text: str) -> None:
+    """A file that cannot be written after all goes to the screen: it may have taken hours."""
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        print(f"draftboard: {out} cannot be written: {error.strerror}; this was for it:", file=sys.stderr)
+        sys.stdout.write(text)
 
 
 def _append(summary: Path, text: str) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import subprocess
-import tarfile
 import tempfile
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,12 +64,12 @@ def _in_folder(path: Path) -> list[Run]:
 
 def _committed(ref: str, root: Path) -> list[Run]:
     """The results in the commit, none when it has no results."""
-    packed = _git(root, "archive", ref, "results")
+    packed = _git(root, "archive", "--format=zip", ref, "results")
     if packed is None:
         return []
     with tempfile.TemporaryDirectory() as folder:
-        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-            archive.extractall(folder, filter="data")
+        with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+            archive.extractall(folder)
         try:
             return read_runs(Path(folder) / "results")
         except UserError as error:
