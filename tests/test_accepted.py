@@ -223,6 +223,8 @@ def test_sides_that_make_no_sense_together(root: Path) -> None:
         (("--because", "it is faster"), "name the arm"),
         (("--run", "first"), "name the arm"),
         (("--suite", "quick"), "leave one out"),
+        (("--work", "x"), "leave one out"),
+        (("--sessions", "2"), "leave one out"),
         (("--limit", "3"), "is a share"),
         (("--acceptance-limit", "nan"), "is a share"),
     ],
@@ -302,7 +304,16 @@ def test_two_who_accept_at_once_lose_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("--against", "HEAD"), ("--history",), ("--candidate", "x"), ("--suite", "x")]
+    "words",
+    [
+        ("--against", "HEAD"),
+        ("--history",),
+        ("--candidate", "x"),
+        ("--suite", "x"),
+        ("--sessions", "2"),
+        ("--limit", "0.5"),
+        ("--acceptance-limit", "0.5"),
+    ],
 )
 def test_accepting_judges_nothing(root: Path, words: tuple[str, ...]) -> None:
     shown = call(root, "--accept", "guess-k4", "--because", "first", *words)
@@ -371,6 +382,45 @@ def test_a_run_that_is_named_is_judged_on_its_task_alone(root: Path) -> None:
     folder = next((root / "same").glob("*/same"))
     assert call(root, "--candidate", str(folder)).exit_code == 0
     assert call(root, "--candidate", str(root / "same")).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    "because", ["faster \U0001f680", 'a "quote", a \\ and\na line', "DEL \x7f", "ä\u2028"]
+)
+def test_any_text_is_a_reason_that_can_be_read_again(tmp_path: Path, because: str) -> None:
+    ledger = accept(Ledger(), [good()], "guess-k4", because, NOW)
+    write_ledger(tmp_path, ledger)
+    assert read_ledger(tmp_path) == ledger
+
+
+def test_a_reason_that_is_no_text_is_refused_and_the_ledger_stays(root: Path) -> None:
+    call(root, "--accept", "guess-k4", "--because", "first")
+    kept = (root / "results" / FILE).read_text()
+    shown = call(root, "--accept", "guess-k4", "--because", "\udcff")
+    assert isinstance(shown.exception, UserError) and "no text in UTF-8" in str(shown.exception)
+    assert (root / "results" / FILE).read_text() == kept
+
+
+def test_an_unsound_run_of_another_machine_is_not_in_the_way() -> None:
+    theirs = good(id="theirs", fingerprint="e" * 12, environment=changed(git_dirty=True))
+    (entry,) = accept(Ledger(), [theirs, good(id="ours")], "guess-k4", "first", NOW).accepted
+    assert (entry.run, entry.fingerprint) == ("ours", "f" * 12)
+
+
+@pytest.mark.parametrize("wrong", [{"arm": "guess-k44"}, {"options": '{"n": 9}'}])
+def test_an_entry_that_is_not_what_its_run_says_is_refused(root: Path, wrong: dict[str, str]) -> None:
+    call(root, "--accept", "guess-k4", "--because", "first")
+    results = root / "results"
+    write_ledger(
+        results, replace(ledger := read_ledger(results), accepted=(replace(ledger.accepted[0], **wrong),))
+    )
+    shown = call(root, "--candidate", str(root / "same"))
+    assert isinstance(shown.exception, UserError) and "is guess-k4 with other options" in str(shown.exception)
+
+
+def test_a_file_of_the_ruling_has_the_outcome_on_the_screen_too(root: Path) -> None:
+    shown = call(root, "--candidate", str(root / "same"), "--format", "json", "--out", str(root / "x.json"))
+    assert f"nothing comparable (exit code 5, 1 session); more in {root / 'x.json'}" in shown.stderr
 
 
 def test_runs_of_two_machines_are_no_candidate(root: Path) -> None:

@@ -129,6 +129,17 @@ def test_an_arm_that_a_later_session_loses_has_vanished() -> None:
     assert said(ruling, "presence").startswith("regression: vanished") and ruling.exit_code == 1
 
 
+def test_what_would_settle_a_time_is_true() -> None:
+    one = rule(sessions(1.4)[:1])
+    assert "2 sessions must say so (--sessions 2 or more)" in said(one, "time")
+    wild = Trial(LIMITS, one_machine=True, most=9)
+    for slow in (1.05, 1.05, *[0.9] * 6):
+        ruling = wild.add([side(1)], [side(2, slow=slow)])
+    assert "2 sessions were past it and all together are not" in said(ruling, "time")
+    near = rule(sessions(1.03, 1.03, 1.03))
+    assert "at the limit" in said(near, "time")
+
+
 @pytest.mark.parametrize("most", [1, 5])
 def test_a_gate_may_ask_for_more_or_fewer_sessions(most: int) -> None:
     trial = Trial(LIMITS, one_machine=True, most=most)

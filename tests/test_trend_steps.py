@@ -62,7 +62,7 @@ def test_rulings_of_the_gate_are_trends_with_their_steps(tmp_path: Path) -> None
         "speedup: a step at 3333333 (2026-03-04), from 2.00x to 1.80x, -10.0%",
         "E[L]: a step at 3333333 (2026-03-04), from 4.00 to 3.60, -10.0%",
     )
-    assert trend.lines[0] == ("2026-03-01", "0000000", "2.00x", "4.00", "pass, base accepted")
+    assert trend.lines[0] == ("2026-03-01", "0000000", "2.00x", "4.00", "pass, +0.0% time, base accepted")
     assert len(trend.charts) == 2 and all(str(chart).count("<circle") == 6 for chart in trend.charts)
 
 
@@ -94,7 +94,10 @@ def test_unknown_figures_and_commits_stay_unknown(tmp_path: Path) -> None:
         for ruled in read(tmp_path)
     ]
     trend = next(one for one in make_rulings(found) if one.title == "guess-k4, gate")
-    told = "cannot tell, base abababa: time: +2.0%: another session settles it"
+    told = (
+        "cannot tell, +0.0% time, base abababa: time: +2.0%: another session settles it;"
+        " gate guess-k40 floor: not this arm"
+    )
     assert trend.lines[0] == ("2026-03-01", "unknown", "\u2013", "4.00", told)
     assert len(trend.charts) == 1 and str(trend.charts[0]).count("dot hollow") == 2
     assert trend.setting.startswith("tiny-cpu, suite")

@@ -83,8 +83,8 @@ def compare(
     _write(ruling, format, out, decided=False)
     if not ruling.comparison.arms:
         print(
-            f"draftboard: nothing comparable in {base} and {candidate}: no arm of the same task, model, dtype"
-            " and options on both sides; `draftboard results` lists what there is",
+            f"draftboard: nothing comparable in {base} and {candidate}: no arm of the same task, model,"
+            " dtype, options and machine on both sides; `draftboard results` lists what there is",
             file=sys.stderr,
         )
         raise typer.Exit(EXIT_CODES["nothing comparable"])
@@ -112,10 +112,15 @@ def gate(
     if accept is not None:
         _refuse_beside_accept({"--against": against != ACCEPTED, "--suite": suite, "--candidate": candidate,
                                "--out": out, "--work": work, "--history": history,
+                               "--limit": limit != 0.03, "--acceptance-limit": acceptance_limit != 0.01,
+                               "--sessions": sessions != 3,
                                "--device": device != "auto", "--format": format != "table"})  # fmt: skip
         print(_accept(accept, because, run, root / "results"))
         return
     _refuse_without_accept(because, run)
+    if candidate is not None:
+        _refuse_beside_candidate({"--suite": suite, "--device": device != "auto", "--work": work,
+                                  "--sessions": sessions != 3})  # fmt: skip
     _check_output(format, out)
     place = work or _work_folder(root / "results")
     ruling = _ruling(
@@ -124,7 +129,7 @@ def gate(
     _write(ruling, format, out, decided=True)
     if history:
         _remember(ruling, against, root)
-    _closing_words(ruling, against, place, root / "results")
+    _closing_words(ruling, against, None if candidate else place, root / "results")
     raise typer.Exit(ruling.exit_code)
 
 
@@ -156,12 +161,12 @@ def _clear_older(results: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _closing_words(ruling: Any, against: str, work: Path, results: Path) -> None:
+def _closing_words(ruling: Any, against: str, work: Path | None, results: Path) -> None:
     """Where the runs lie, and how the first of an arm becomes its base."""
     first = ruling.outcome == "nothing comparable" and ruling.comparison.new and against == ACCEPTED
     if first:
         print(FIRST, file=sys.stderr)
-    if work.exists():
+    if work is not None and work.exists():
         keep = f"; to keep them: cp -r {work}/* {results}/" if first else ""
         print(f"draftboard: what was measured lies in {work}{keep}", file=sys.stderr)
 
@@ -187,9 +192,6 @@ def _judge(asked: _Asked) -> Any:
     from draftboard.record.accepted import read_ledger
 
     beside = asked.against != ACCEPTED
-    if asked.candidate is not None and (asked.suite is not None or asked.device != "auto"):
-        word = "--suite" if asked.suite is not None else "--device"
-        raise UserError(f"--candidate names runs that were measured, {word} is for measuring: leave one out")
     if beside and asked.candidate is not None:
         raise UserError("--candidate is for --against accepted: beside a commit both builds are measured now")
     limits = Limits(asked.limit, asked.acceptance_limit, read_ledger(asked.root / "results"))
@@ -202,8 +204,8 @@ def _beside_commit(asked: _Asked) -> Iterator[Any]:
     from draftboard.record.suites import load_suite
 
     suite, ref, root = asked.suite or "gate", asked.against, asked.root
-    if not suite.endswith(".toml"):
-        load_suite(suite)  # refuses a misspelt name before anything is built
+    # Refuses a misspelt name before anything is built.
+    load_suite(str(root / suite) if suite.endswith(".toml") else suite)
     console = Console(stderr=True)
     console.print(f"building {ref}", markup=False)
     pair = builds.at_commit(ref, root), builds.this_checkout(root)
@@ -228,6 +230,8 @@ def _beside_accepted(asked: _Asked) -> Iterator[Any]:
     suite = asked.suite or "standard"
     plans = anew.plans_of(suite, asked.root, asked.device, f"draftboard gate --suite {suite}")
     tasks = anew.task_names(plans)
+    if not tasks & {one.task for one in read_ledger(results).accepted}:
+        print("draftboard: no accepted run of these tasks yet: this measures a first one", file=sys.stderr)
     _clear_older(results)
     for runs in anew.measured(plans, asked.work, Console(stderr=True)):
         if not runs and tasks & {one.task for one in read_ledger(results).accepted}:
@@ -254,6 +258,13 @@ def _refuse_beside_accept(given: dict[str, Any]) -> None:
     if found := [name for name, value in given.items() if value]:
         raise UserError(
             f"--accept measures and judges nothing, so {found[0]} has no meaning with it: leave it out"
+        )
+
+
+def _refuse_beside_candidate(given: dict[str, Any]) -> None:
+    if found := [name for name, value in given.items() if value]:
+        raise UserError(
+            f"--candidate names runs that were measured, {found[0]} is for measuring: leave one out"
         )
 
 
@@ -286,7 +297,9 @@ def _remember(ruling: Any, against: str, root: Path) -> None:
     from draftboard.record import history
 
     results = root / "results"
-    named = against if against == ACCEPTED else commit_of(against, root)
+    # The base's run knows its commit; a name may have moved on while both were measured.
+    known = (arm.base.run.environment.git_sha for arm in ruling.comparison.arms)
+    named = against if against == ACCEPTED else next(known, None) or commit_of(against, root)
     made = entry(ruling, named, _now().isoformat(timespec="seconds"))
     if made is not None:
         history.append(results, made)
@@ -325,6 +338,8 @@ def _write(ruling: Any, form: str, out: Path | None, *, decided: bool) -> None:
         show(Console(), comparison.ruling(ruling) if decided else comparison.table(ruling.comparison))
     elif out is not None:
         _save(out, formats[form](ruling))
+        if decided:
+            print(f"draftboard: {comparison.headline(ruling)}; more in {out}", file=sys.stderr)
     else:
         sys.stdout.write(formats[form](ruling))
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):

@@ -18,7 +18,8 @@ FLOOR_SHARE = 0.8
 def accept(
     ledger: Ledger, runs: Sequence[Run], arm: str, because: str, now_utc: str, named: str | None = None
 ) -> Ledger:
-    """The ledger with the newest run of `arm` as its base, on each task and machine. `arm` is a drafter with
+    """The ledger with the newest run of `arm` as its base, on each task of the machine that the newest run of
+    all is of. `arm` is a drafter with
     its K (`plain-k4`), a drafter, or the beginning of an arm's id; `runs` are given oldest first, `named` is
     the id of the only one that is meant.
 
@@ -29,12 +30,15 @@ def accept(
     """
     if not because.strip():
         raise UserError("an accepted record needs a reason: --because '...'")
+    if any("\ud800" <= letter <= "\udfff" for letter in because):
+        raise UserError("the reason holds bytes that are no text in UTF-8; write it anew")
     meant = [(run, arms) for run, arms in runs if named in (None, run.id)]
     found = [(one, row) for run, arms in meant for one, row in _measured(run, arms)]
     chosen = [(one, row) for one, row in found if arm in (one.label, one.arm.drafter) or _is_id(one, arm)]
     if not chosen:
         raise unknown("arm", arm, {one.label for one, _ in found}, "the results")
-    newest = {_key(one): (one, row) for one, row in chosen}
+    here = chosen[-1][0].run.fingerprint
+    newest = {_key(one): (one, row) for one, row in chosen if one.run.fingerprint == here}
     for one, row in newest.values():
         _refuse_namesakes(one, [other for other, _ in chosen])
         _refuse_unsound(one, row)

@@ -57,6 +57,7 @@ def find_steps(values: Sequence[float | None]) -> tuple[Step, ...]:
     logs = [math.log(value) for _, value in known]
     least = max(math.log1p(MIN_STEP), NOISES * _noise(logs))
     places = _in_place(logs, _without_small(logs, _narrowest(logs, least), least))
+    places = _without_small(logs, places, least)
     levels = pairwise(map(math.exp, _levels(logs, places)))
     return tuple(Step(known[at][0], *sides) for at, sides in zip(places, levels, strict=True))
 

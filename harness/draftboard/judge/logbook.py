@@ -40,7 +40,7 @@ def entry(ruling: Ruling, against: str, now_utc: str) -> Ruled | None:
 def _said(arm: ArmChange, time: Change) -> Said:
     return Said(
         task=arm.candidate.task,
-        arm=arm.candidate.label,
+        arm=arm.candidate.name,
         arm_id=arm.candidate.arm.id,
         acceptance_length=arm["acceptance_length"].candidate,
         speedup=arm["speedup"].candidate,

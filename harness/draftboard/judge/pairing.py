@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from draftboard.record.accepted import label_of
 from draftboard.record.codec import to_json
 from draftboard.record.records import Arm, Json, RunRecord
 
@@ -37,7 +38,7 @@ class Measured:
     @property
     def label(self) -> str:
         """The drafter and its K, as the command line takes them."""
-        return self.arm.drafter if self.arm.k is None else f"{self.arm.drafter}-k{self.arm.k}"
+        return label_of(self.arm)
 
     @property
     def name(self) -> str:

@@ -122,11 +122,15 @@ def _remedy(time: _Time, bound: float) -> str:
     sessions are both noisy, and both noises shrink with the number of sessions."""
     if not time.one_machine:
         return f"more prompts or repeats on both sides settle it, or {BESIDE}"
+    if time.past >= CONFIRMATIONS and _is_within(time.change, bound):
+        return f"{time.past} sessions were past it and all together are not; a quieter machine settles it"
+    if time.past < CONFIRMATIONS and (time.change.lo or 0.0) > bound:
+        return f"{CONFIRMATIONS} sessions must say so (--sessions {CONFIRMATIONS} or more)"
     distance = abs(bound - (time.change.log or 0.0))
     factor = ((time.change.half_width or 0.0) / max(distance, 1e-9)) ** 2
     more = math.ceil(factor * time.sessions)
     if not 1 < factor < 30:
-        return "a quiet machine or another session settles it"
+        return "its figure is at the limit: a quieter machine settles it, more sessions hardly"
     return f"about {more} sessions instead of {time.sessions} settle it (--sessions {more})"
 
 

@@ -54,6 +54,9 @@ def _step_lines(subject: Subject, model: TargetModel, step_ms: float) -> Iterato
 def part_lines(found: tuple[Operator, ...], step_ms: float) -> Iterator[Line]:
     """The products of a step with their share of it, and what they leave."""
     for one in found:
+        if one.self_ms < 0:
+            yield Line(one.name, "not known: timed apart, the products took longer than the step", "unknown")
+            continue
         share = f"{one.self_ms / step_ms:6.1%}"
         yield Line(one.name, f"{one.calls:6.4g} calls  {one.self_ms:8.3f} ms  {share}")
     yield Line("all", f"{step_ms:.3f} ms a step, one call of compiled code; its products are timed apart")

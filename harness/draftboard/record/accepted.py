@@ -101,6 +101,11 @@ class Ledger:
         return max((floor.acceptance_length for floor in own or fitting), default=None)
 
 
+def label_of(arm: Arm) -> str:
+    """An arm's drafter and K, as the command line takes them and the ledger names it."""
+    return arm.drafter if arm.k is None else f"{arm.drafter}-k{arm.k}"
+
+
 def options_text(arm: Arm) -> str:
     """An arm's options as they stand in the ledger."""
     return json.dumps(to_json(arm.options), sort_keys=True)
@@ -154,6 +159,7 @@ def write_ledger(results: Path, ledger: Ledger) -> Path:
     ]
     tables += [("floors", one) for one in sorted(ledger.floors, key=_order)]
     text = HEAD + "".join(f"\n[[{name}]]\n{_lines(one)}" for name, one in tables)
+    tomllib.loads(text)  # what could not be read again must not replace what can
     path = results / FILE
     temporary = path.with_suffix(".tmp")
     results.mkdir(parents=True, exist_ok=True)
@@ -218,6 +224,14 @@ def _load(store: Store, run_id: str, entries: Sequence[Accepted]) -> tuple[RunRe
     missing = [one.arm for one in entries if one.arm_id not in run.arms]
     if missing:
         raise UserError(f"{store.root / FILE}: run {run_id} has no arm {missing[0]} as accepted; accept anew")
+    by_id = {arm.id: arm for arm in arms}
+    for one in entries:
+        arm = by_id[one.arm_id]
+        if (one.arm, one.options or options_text(arm)) != (label_of(arm), options_text(arm)):
+            raise UserError(
+                f"{store.root / FILE}: the accepted {one.arm} of {one.task} is {label_of(arm)} with other"
+                f" options in run {run_id}; accept anew"
+            )
     kept = [arm for arm in arms if arm.id == run.baseline or arm.id in {one.arm_id for one in entries}]
     return replace(run, arms=tuple(arm.id for arm in kept)), kept
 
@@ -235,7 +249,9 @@ def _order(one: Accepted | Floor) -> tuple[str, ...]:
 
 
 def _lines(one: Any) -> str:
-    """A flat table. A JSON string is a TOML string; TOML has no null, so unknown is left out."""
+    """A flat table. A JSON string is a TOML string but for pairs of surrogates and DEL, which must stand as
+    themselves and escaped; TOML has no null, so unknown is left out."""
     values = ((f.name, getattr(one, f.name)) for f in fields(one))
     known = ((name, value) for name, value in values if value is not None)
-    return "".join(f"{name} = {json.dumps(value, ensure_ascii=True)}\n" for name, value in known)
+    text = "".join(f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in known)
+    return text.replace("\x7f", "\\u007f")

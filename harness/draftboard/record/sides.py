@@ -31,7 +31,7 @@ def read_side(text: str, root: Path) -> Side:
     checkout, the id of a run in `root/results` or its beginning, or a git ref of the checkout at `root`, for
     the results committed there. A folder goes before a ref of its name when there are runs in it;
     `refs/heads/NAME` is always the ref. Raises UserError when it is none of these."""
-    if text and (Path(text) / RUN_FILE).is_file():
+    if text and (Path(text).name == RUN_FILE or (Path(text) / RUN_FILE).is_file()):
         return Side("run", [load(Path(text))])
     is_folder = bool(text) and Path(text).is_dir()
     found = _in_folder(Path(text).resolve()) if is_folder else []

@@ -159,7 +159,7 @@ def _cells(name: str, arm: ArmChange, one: Difference) -> Sequence[str]:
 
 def _finding(one: Finding) -> str:
     place = " ".join(word for word in (one.task, one.arm) if word)
-    return f"{one.outcome}: {place}, {one.check}: {one.text}"
+    return f"{one.outcome}: {f'{place}, ' if place else ''}{one.check}: {one.text}"
 
 
 def _percent(log: float) -> str:

@@ -47,7 +47,7 @@ def ruling_json(found: Ruling) -> str:
 def ruling_junit(found: Ruling) -> str:
     """A ruling as JUnit XML: a test case per finding; `cannot tell` and its like are errors, not failures."""
     cases = [
-        Case(f"{one.task}.{one.arm}".strip("."), one.check, one.text, _kind(one), one.outcome)
+        Case(f"{one.task}.{one.arm}".strip(".") or "gate", one.check, one.text, _kind(one), one.outcome)
         for one in found.findings
     ]
     return _junit("draftboard gate", found.comparison, cases)

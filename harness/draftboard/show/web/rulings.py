@@ -5,6 +5,7 @@ What a gate measures beside a commit is stored nowhere else.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from draftboard.record.history import Ruled, Said
@@ -60,7 +61,7 @@ def _line(ruled: Ruled, said: Said) -> tuple[str, ...]:
     first = points[PLOTTED[0]]
     base = ruled.against[:7] if len(ruled.against) == _FULL_HASH else ruled.against
     figures = (cell(point, name) for name, point in points.items())
-    own = f"{said.task} {said.arm} "
-    why = "; ".join(text.removeprefix(own) for text in ruled.because if text.startswith(own))
-    said_of_it = f"{ruled.outcome}, base {base}{f': {why}' if why else ''}"
+    why = "; ".join(text.removeprefix(f"{said.task} {said.arm} ") for text in ruled.because)
+    time = "" if said.time_change is None else f", {math.expm1(said.time_change):+.1%} time"
+    said_of_it = f"{ruled.outcome}{time}, base {base}{f': {why}' if why else ''}"
     return first.day, first.commit, *figures, said_of_it
