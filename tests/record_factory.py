@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -112,13 +112,15 @@ def make_trace(
     spans = sum(r.draft_ms + r.verify_ms + r.commit_ms + other_ms for r in shown)
     decode = spans if decode_ms is None else decode_ms
     length = 1 + sum(r.emitted for r in shown) if tokens is None else tokens
+    ids = tuple(100 + i for i in range(length))
+    shown = list(_guessing(shown, ids))
     return Trace(
         prompt_id=prompt_id,
         category="any",
         turn=turn,
         repeat=repeat,
         prompt_ids=(1, 2, 3),
-        token_ids=tuple(100 + i for i in range(length)),
+        token_ids=ids,
         pieces=tuple(f" w{i}" for i in range(length)),
         rounds=None if rounds is None else Rounds.of(shown),
         prefill_ms=prefill_ms,
@@ -128,6 +130,15 @@ def make_trace(
         stop=stop,
         rounds_missing=rounds_missing,
     )
+
+
+def _guessing(rounds: Sequence[Round], ids: tuple[int, ...]) -> Iterator[Round]:
+    """The rounds with the reply's tokens as their accepted guesses."""
+    place = 1
+    for one in rounds:
+        said = ids[place : place + one.accepted]
+        yield one._replace(draft_ids=(*said, *one.draft_ids[len(said) :]))
+        place += one.emitted
 
 
 def plain_trace(prompt_id: str = "p0", tokens: int = 10, ms: float = 10.0, **more: Any) -> Trace:
@@ -174,8 +185,10 @@ def parted(arm: Arm, gap_ulp: float = 1.0, **facts: Any) -> Arm:
 
 
 def parted_trace(trace: Trace) -> Trace:
-    """The reply with another token 2."""
-    return replace(trace, token_ids=(*trace.token_ids[:2], 9, *trace.token_ids[3:]))
+    """The reply with another token 2, guessed where the old one was."""
+    ids = (*trace.token_ids[:2], 9, *trace.token_ids[3:])
+    rounds = None if trace.rounds is None else Rounds.of(list(_guessing(list(trace.rounds), ids)))
+    return replace(trace, token_ids=ids, rounds=rounds)
 
 
 def make_run(arms: Sequence[Arm], **changes: Any) -> RunRecord:

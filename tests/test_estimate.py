@@ -91,8 +91,8 @@ def test_the_telemetry_pass_takes_its_time_too(plan: Plan, here: str, tmp_path: 
     "seconds, end",
     [
         ((None, None), "2 cells, time unknown; 2 of 2 cells have no earlier run to judge by"),
-        ((90.0, None), "2 cells, about 1.5 min; 1 of 2 cells have no earlier run to judge by"),
-        ((90.0, 30.0), "2 cells, about 2.0 min"),
+        ((90.0, None), "2 cells, about 1.5 min of replies; 1 of 2 cells have no earlier run to judge by"),
+        ((90.0, 30.0), "2 cells, about 2.0 min of replies"),
     ],
 )
 def test_time_that_no_earlier_run_tells_is_unknown_and_not_nothing(

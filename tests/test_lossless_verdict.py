@@ -171,6 +171,10 @@ def changed(trace, **columns):
     return replace(trace, rounds=replace(trace.rounds, **columns))
 
 
+def shifted(trace):
+    return tuple(token + 1 for token in trace.token_ids)
+
+
 def unsound_arms():
     base, arm = random_arms(1)
     first, *rest = arm.traces
@@ -196,6 +200,14 @@ def unsound_arms():
         "do not nest": (
             base,
             replace(arm, traces=(changed(first, hits=(99, *rounds.hits[1:])), *rest)),
+        ),
+        "its accepted guesses are not the reply's tokens": (
+            base,
+            replace(arm, traces=(replace(arm.traces[0], token_ids=shifted(arm.traces[0])), *rest)),
+        ),
+        "hits, 0 accepted": (
+            base,
+            make_arm([make_trace("p0", [make_round(0, hits=2), make_round(0)])]),
         ),
         "recorded 2 times": (base, replace(arm, traces=(first, *arm.traces))),
         "no token of the target's, though it is not the last": (

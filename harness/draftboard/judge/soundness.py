@@ -50,7 +50,14 @@ def _round_problems(trace: Trace) -> Iterator[str]:
     spans = sum((*rounds.draft_ms, *rounds.verify_ms, *rounds.commit_ms))
     if _exceeds(spans, trace.decode_ms):
         yield f"its spans take {spans:.3f} ms, its decoding {trace.decode_ms:.3f} ms"
+    place = 1  # the prefill gave the first token
     for index, r in enumerate(rounds):
+        said = trace.token_ids[place : place + r.accepted]
+        place += r.emitted
+        if tuple(r.draft_ids[: r.accepted]) != said:
+            yield f"round {index}: its accepted guesses are not the reply's tokens"
+        if r.emitted > r.accepted != r.hits:
+            yield f"round {index}: {r.hits} hits, {r.accepted} accepted and the target's token behind them"
         if not 0 <= r.accepted <= r.hits <= r.proposed == len(r.draft_ids):
             yield f"round {index}: accepted {r.accepted}, hits {r.hits}, proposed {r.proposed} do not nest"
         if r.emitted - r.accepted not in (0, 1) or r.emitted < 1:

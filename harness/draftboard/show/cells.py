@@ -37,5 +37,6 @@ def show(found: Sequence[Cell], console: Console) -> None:
     known = [cell.seconds for cell in found if cell.seconds is not None]
     rest = len(found) - len(known)
     note = f"; {rest} of {len(found)} cells have no earlier run to judge by" if rest else ""
-    time = f"about {sum(known) / 60:.1f} min" if known else "time unknown"
+    # Loading, compiling, warm-up and the checks afterwards are of no cell, and no earlier run tells of them.
+    time = f"about {sum(known) / 60:.1f} min of replies" if known else "time unknown"
     console.print(f"{len(found)} cells, {time}{note}")
