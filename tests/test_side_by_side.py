@@ -367,6 +367,16 @@ def test_a_suite_file_that_the_base_lacks_is_the_candidates(tmp_path: Path) -> N
     assert f"--suite mine.toml --root {tmp_path}/candidate" in logs["candidate"]
 
 
+def test_a_build_that_nobody_used_for_weeks_goes(checkout: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    first = at_commit("first", checkout, cache).root
+    os.utime(first, (0, 0))
+    assert at_commit("first", checkout, cache).root == first and first.exists(), "its use counts"
+    os.utime(first, (0, 0))
+    second = at_commit("HEAD", checkout, cache).root
+    assert second.exists() and (second == first or not first.exists())
+
+
 def test_an_environment_whose_python_is_gone_is_made_anew(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from draftboard.judge.sample import Column, Need, Sample, Totals
+from draftboard.judge.sample import MIN_PROMPTS, Column, Need, Sample, Totals
 from draftboard.record.records import Trace
 
 Formula = Callable[[Totals], Column]
@@ -70,7 +70,7 @@ def pooled(formula: Formula) -> Callable[[Sample], Estimate]:
         if not np.isfinite(value):
             return Estimate(None)
         spread = formula(sample.resampled)
-        if sample.prompts < 2 or not np.isfinite(spread).all():
+        if sample.prompts < MIN_PROMPTS or not np.isfinite(spread).all():
             return Estimate(value, missing="too few prompts for an interval")
         lo, hi = np.percentile(spread, [2.5, 97.5])
         return Estimate(value, float(lo), float(hi))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, stdtrit
 
 from draftboard.judge.pairing import Measured
-from draftboard.judge.sample import RESAMPLES, SEED
+from draftboard.judge.sample import MIN_PROMPTS, RESAMPLES, SEED
 from draftboard.record.records import Arm, Trace
 
 Column = NDArray[np.float64]
@@ -32,8 +32,6 @@ SESSION_SD = 0.013
 """By how much a session's figure is off as a whole, of two builds that are alike: a process keeps its place
 in memory, and its luck, to its end. Found by harness/bench/gate_trials.py on two virtual cores. Figures
 relative to plain decoding in the same process do not have it."""
-MIN_PROMPTS = 4
-"""With fewer prompts no interval is worth its name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ Column = NDArray[np.float64]
 Need = Literal["replies", "rounds", "baseline"]
 
 RESAMPLES = 2000
+MIN_PROMPTS = 4
+"""With fewer prompts no interval is worth its name."""
 SEED = 20260902
 UNKNOWN = float("nan")
 """Inside this room an unknown total is NaN, so that whatever is computed from it is unknown as well."""

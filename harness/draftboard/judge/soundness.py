@@ -52,18 +52,18 @@ def _round_problems(trace: Trace) -> Iterator[str]:
         yield f"its spans take {spans:.3f} ms, its decoding {trace.decode_ms:.3f} ms"
     place = 1  # the prefill gave the first token
     for index, r in enumerate(rounds):
-        said = trace.token_ids[place : place + r.accepted]
-        place += r.emitted
-        if tuple(r.draft_ids[: r.accepted]) != said:
-            yield f"round {index}: its accepted guesses are not the reply's tokens"
-        if r.emitted > r.accepted != r.hits:
-            yield f"round {index}: {r.hits} hits, {r.accepted} accepted and the target's token behind them"
         if not 0 <= r.accepted <= r.hits <= r.proposed == len(r.draft_ids):
             yield f"round {index}: accepted {r.accepted}, hits {r.hits}, proposed {r.proposed} do not nest"
         if r.emitted - r.accepted not in (0, 1) or r.emitted < 1:
             yield f"round {index}: emitted {r.emitted} with {r.accepted} accepted"
         if r.emitted == r.accepted and index + 1 < len(rounds):
             yield f"round {index}: no token of the target's, though it is not the last"
+        said = trace.token_ids[place : place + r.accepted]
+        place += r.emitted
+        if tuple(r.draft_ids[: r.accepted]) != said:
+            yield f"round {index}: its accepted guesses are not the reply's tokens"
+        if r.emitted > r.accepted != r.hits:
+            yield f"round {index}: {r.hits} hits, {r.accepted} accepted and the target's token behind them"
 
 
 def _exceeds(parts_ms: float, whole_ms: float) -> bool:

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,9 @@ from filelock import FileLock
 from draftboard.errors import UserError
 from draftboard.measure.embedded import default_cache
 from draftboard.record.ids import digest
+
+UNUSED_DAYS = 14
+"""After so long without use a commit's worktree goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,19 @@ def at_commit(ref: str, root: Path, cache: Path | None = None) -> Build:
             shutil.rmtree(folder, ignore_errors=True)
             if _git(root, *_WORKTREE, str(folder), sha) is None:
                 raise UserError(f"git could not check {ref!r} out into {folder}; is there room on the disk?")
+        os.utime(folder)
+    _clear_unused(folder.parent, root)
     return Build("base", folder, _python_for(folder, root, cache / "environments"))
+
+
+def _clear_unused(builds: Path, root: Path) -> None:
+    """Removes worktrees that no gate used for weeks; nobody else does."""
+    now = time.time()
+    old = [one for one in builds.glob("*/") if now - one.stat().st_mtime > UNUSED_DAYS * 86400]
+    for folder in old:
+        shutil.rmtree(folder, ignore_errors=True)
+    if old:
+        _git(root, "worktree", "prune")
 
 
 def commit_of(ref: str, root: Path) -> str:
