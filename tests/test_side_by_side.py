@@ -323,20 +323,26 @@ def test_a_build_without_a_turnstile_is_refused(checkout: Path, tmp_path: Path) 
         next(versus.sessions(one, one, "gate", tmp_path / "work"))
 
 
+def shell(path: Path, text: str) -> Path:
+    """A program that runs `text`."""
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
 def test_a_run_that_ends_badly_is_told_with_its_last_line(tmp_path: Path) -> None:
-    script = tmp_path / "python"
-    script.write_text("#!/bin/sh\necho first; echo no such suite; exit 2\n")
-    script.chmod(0o755)
+    script = shell(tmp_path / "python", "echo first; echo no such suite; exit 2")
     pair = Build("base", ROOT, script), Build("candidate", ROOT, script)
     with pytest.raises(UserError, match=r"base build's run ended with code 2: no such suite \(log: "):
         versus.measure_session(pair, "gate", tmp_path / "work", "cpu", 0)
 
 
 def test_a_candidate_alone_that_ends_badly_is_no_mistake_of_a_command(tmp_path: Path) -> None:
-    for name, code in (("base", 0), ("candidate", 2)):
-        (tmp_path / name).write_text(f"#!/bin/sh\necho boom; exit {code}\n")
-        (tmp_path / name).chmod(0o755)
-    pair = Build("base", ROOT, tmp_path / "base"), Build("candidate", ROOT, tmp_path / "candidate")
+    codes = {"base": 0, "candidate": 2}
+    base, own = (
+        Build(name, ROOT, shell(tmp_path / name, f"echo boom; exit {code}")) for name, code in codes.items()
+    )
+    pair = base, own
     with pytest.raises(CandidateFailed, match="candidate build's run ended with code 2: boom") as caught:
         versus.measure_session(pair, "gate", tmp_path / "work", "cpu", 0)
     assert caught.value.exit_code == 1
@@ -344,18 +350,14 @@ def test_a_candidate_alone_that_ends_badly_is_no_mistake_of_a_command(tmp_path: 
 
 def test_a_base_that_lost_a_task_judges_nothing(tmp_path: Path) -> None:
     """What it measured of other tasks would make the lost one a new one, which passes."""
-    script = tmp_path / "python"
-    script.write_text("#!/bin/sh\necho the task failed; exit 6\n")
-    script.chmod(0o755)
+    script = shell(tmp_path / "python", "echo the task failed; exit 6")
     pair = Build("base", ROOT, script), Build("candidate", ROOT, script)
     with pytest.raises(UserError, match=r"base build has no run of task gate: the task failed \(log: "):
         versus.measure_session(pair, "gate", tmp_path / "work", "cpu", 0)
 
 
 def test_a_suite_file_that_the_base_lacks_is_the_candidates(tmp_path: Path) -> None:
-    script = tmp_path / "python"
-    script.write_text('#!/bin/sh\npwd; echo "$@"; exit 2\n')
-    script.chmod(0o755)
+    script = shell(tmp_path / "python", 'pwd; echo "$@"; exit 2')
     for name in ("base", "candidate"):
         (tmp_path / name).mkdir()
     (tmp_path / "candidate/mine.toml").touch()
@@ -404,9 +406,7 @@ def fake_build(name: str, folder: Path, slow: float) -> Build:
     """A build whose `draftboard run` stores a made run at once."""
     script, paths = folder / f"{name}.py", [str(ROOT / "harness"), str(ROOT / "tests")]
     script.write_text(FAKE_DRAFTBOARD.format(paths=paths, slow=slow, seed=len(name)))
-    python = folder / f"{name}-python"
-    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{script}" "$@"\n')
-    python.chmod(0o755)
+    python = shell(folder / f"{name}-python", f'exec "{sys.executable}" "{script}" "$@"')
     return Build(name, ROOT, python)
 
 

@@ -23,7 +23,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from peers import CONTEXT, prompt_ids
+from peers import CONTEXT, print_bandwidth, prompt_ids
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -33,7 +33,6 @@ from draftboard.measure.bandwidth import measure_bandwidth
 from draftboard.measure.block_parts import AttentionCall, MlpCall
 from draftboard.measure.clock import Clock
 from draftboard.measure.decode import decode
-from draftboard.measure.doctor_load import bandwidth_line
 from draftboard.measure.linear import MOST_ROWS, Streamed
 from draftboard.measure.machine import BusyMeter
 from draftboard.measure.sampling import Randomness, Sampler
@@ -186,9 +185,9 @@ def main() -> None:
     dtype = loading.resolve_dtype(suite.dtype, device)
     target = loading.load_target(suite.target, dtype=dtype, device=device, max_context=CONTEXT)
     found, busy = measure_bandwidth(device, dtype), BusyMeter()
-    cache, line = "not told" if found.cache is None else f"{found.cache / 1e6:.0f} MB", bandwidth_line(found)
+    cache = "not told" if found.cache is None else f"{found.cache / 1e6:.0f} MB"
     print(f"{target.id}, {loading.dtype_name(dtype)}, {torch.get_num_threads()} threads")
-    print(f"{line.name}: {line.value}{f'; {line.advice}' if line.advice else ''}")
+    print_bandwidth(found)
     print(f"last-level cache {cache}\n\n{HEAD}")
     for one in figures(target, suite, prompt_ids(target, "chat", given.prompts), given.tokens):
         print(one if isinstance(one, str) else one.line(found.best), flush=True)

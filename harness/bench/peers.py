@@ -151,10 +151,15 @@ def result(
     }
 
 
-def floor_of(target: TargetModel, found: Bandwidth) -> float | None:
-    """Milliseconds that a token takes at least, printed with the bandwidth; None where it is not known."""
+def print_bandwidth(found: Bandwidth) -> None:
+    """The doctor's line on what memory can do, with its advice."""
     line = bandwidth_line(found)
     print(f"{line.name}: {line.value}{f'; {line.advice}' if line.advice else ''}")
+
+
+def floor_of(target: TargetModel, found: Bandwidth) -> float | None:
+    """Milliseconds that a token takes at least, printed with the bandwidth; None where it is not known."""
+    print_bandwidth(found)
     if target.token_bytes is None or not found.outdoes_cache:
         print("no floor: what a token reads, or what memory can do, is not known")
         return None

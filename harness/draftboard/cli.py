@@ -22,9 +22,8 @@ import typer
 from rich.console import Console
 
 from draftboard import cli_gate, cli_train
-from draftboard.errors import INTERNAL, UserError, file_trouble, report_fault
+from draftboard.errors import INTERNAL, SOME_FAILED, UserError, file_trouble, report_fault
 
-SOME_FAILED = 6
 INTERRUPTED = 130
 BROKEN_PROMISE = 1
 READER_GONE = 128 + signal.SIGPIPE

@@ -9,6 +9,9 @@ import tempfile
 import traceback
 from collections.abc import Iterable
 
+SOME_FAILED = 6
+"""Exit code of a run of which some arms or tasks failed; the others are stored."""
+
 INTERNAL = 70
 """Exit code of a fault in draftboard itself, as BSD's sysexits.h numbers it: no verdict of any command."""
 

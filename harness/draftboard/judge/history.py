@@ -14,8 +14,8 @@ MIN_SIDE = 3
 MIN_STEP = 0.03
 """Smallest change of level that is a step, as a share."""
 NOISES = 4.0
-"""A step must exceed the series' noise this many times: three runs beside three others differ by more than
-that in one place of ten thousand."""
+"""A step must exceed the series' noise this many times: of normal noise the medians of three runs and of
+three others differ by more than that in 2 of 100,000 places."""
 _WIDER = 1.5
 """Growth of the windows."""
 _SHARE, _OF_NORMAL = 0.75, 1.1503 * math.sqrt(2)

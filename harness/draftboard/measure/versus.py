@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from draftboard.errors import CandidateFailed, UserError
+from draftboard.errors import SOME_FAILED, CandidateFailed, UserError
 from draftboard.measure.builds import Build
 from draftboard.measure.referee import Contender, take_turns
 from draftboard.measure.turns import ADDRESS
@@ -24,7 +24,6 @@ _TURNS = Path("harness/draftboard/measure/turns.py")
 _SUITES = Path("harness/suites")
 _QUIET = {"OMP_WAIT_POLICY": "passive"}
 """Threads of a build that waits for its turn sleep; spinning, they would take cores from the other's turn."""
-SOME_FAILED = 6
 _FINE = (0, SOME_FAILED)
 """Exit codes of a run that stored what it measured."""
 

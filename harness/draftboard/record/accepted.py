@@ -214,26 +214,24 @@ def beside(
 
 def _load(store: Store, run_id: str, entries: Sequence[Accepted]) -> tuple[RunRecord, Sequence[Arm]]:
     run, arms = load(store.find(run_id).path)
-    place = (run.target.id, run.task.name, run.fingerprint)
-    for one in entries:
-        if (one.target, one.task, one.fingerprint) != place:
-            raise UserError(
-                f"{store.root / FILE}: run {run_id} is not of {one.task}, {one.target}, machine"
-                f" {one.fingerprint}, as the entry of {one.arm} says; accept anew"
-            )
-    missing = [one.arm for one in entries if one.arm_id not in run.arms]
-    if missing:
-        raise UserError(f"{store.root / FILE}: run {run_id} has no arm {missing[0]} as accepted; accept anew")
     by_id = {arm.id: arm for arm in arms}
     for one in entries:
-        arm = by_id[one.arm_id]
-        if (one.arm, one.options or options_text(arm)) != (label_of(arm), options_text(arm)):
-            raise UserError(
-                f"{store.root / FILE}: the accepted {one.arm} of {one.task} is {label_of(arm)} with other"
-                f" options in run {run_id}; accept anew"
-            )
+        if problem := _unlike(one, run, by_id.get(one.arm_id)):
+            raise UserError(f"{store.root / FILE}: {problem}; accept anew")
     kept = [arm for arm in arms if arm.id == run.baseline or arm.id in {one.arm_id for one in entries}]
     return replace(run, arms=tuple(arm.id for arm in kept)), kept
+
+
+def _unlike(one: Accepted, run: RunRecord, arm: Arm | None) -> str | None:
+    """What an entry says of its run and arm that they are not; None where it is true."""
+    if (one.target, one.task, one.fingerprint) != (run.target.id, run.task.name, run.fingerprint):
+        place = f"{one.task}, {one.target}, machine {one.fingerprint}"
+        return f"run {run.id} is not of {place}, as the entry of {one.arm} says"
+    if arm is None:
+        return f"run {run.id} has no arm {one.arm} as accepted"
+    if (one.arm, one.options or options_text(arm)) != (label_of(arm), options_text(arm)):
+        return f"the accepted {one.arm} of {one.task} is {label_of(arm)} with other options in run {run.id}"
+    return None
 
 
 def _order(one: Accepted | Floor) -> tuple[str, ...]:
