@@ -16,13 +16,15 @@ from draftboard_drafters.checkpoints import shipped as shipped_weights
 from draftboard_drafters.checkpoints.cards import training_of
 from draftboard_drafters.checkpoints.shipped import SHIPPED as SHIPPED_WORD
 from draftboard_drafters.checkpoints.shipped import located
-from draftboard_drafters.training import commands
+from draftboard_drafters.training import jobs
 from draftboard_drafters.training.cards import Data, write_card
 from draftboard_drafters.training.loop import Settings, State, products, train
+from draftboard_drafters.training.recipes import draft_model
 from draftboard_drafters.training.tables import tables
 from shipped import MODULES
 from tiny import tiny_target
-from training_factory import RECIPES, SIZES, everything, recipe, tiny_store
+from tiny_folder import byte_tokenizer
+from training_factory import EVERY, RECIPES, SIZES, everything, recipe, tiny_store
 
 ROOT = Path(__file__).resolve().parents[1]
 SHIPPED = sorted(path.parent for path in (ROOT / "drafters" / "weights").glob("*/*/card.json"))
@@ -50,6 +52,17 @@ def test_a_trained_drafter_says_where_it_comes_from_and_what_it_cost(trained: Pa
     assert drafter.weights.training.token_visits >= 60
     assert drafter.weights.training.energy_joules is None
     assert json.loads((trained / "card.json").read_text())["products"] == products()
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_what_is_shipped_is_read_back(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draft_model, "load_tokenizer", lambda *arguments: byte_tokenizer())
+    method = recipe(name, tiny_store(tmp_path / "store", texts=3))
+    trained = {name: tensor + 0.01 for name, tensor in method.initial(0).items()}
+    method.ship(trained, tmp_path / "shipped")
+    found = method.shipped(tmp_path / "shipped")
+    assert found.keys() == trained.keys()
+    assert all(torch.equal(found[key], tensor.bfloat16().float()) for key, tensor in trained.items())
 
 
 def test_weights_that_are_not_those_of_the_card_are_refused(trained: Path) -> None:
@@ -100,7 +113,7 @@ def test_what_is_trained_for_a_target_is_what_is_shipped_for_it(
     """The embedded target, a folder and hub ids: the weights lie where they are looked for afterwards."""
     (tmp_path / "owner-toy").mkdir()
     given = name and name.format(folder=tmp_path / "owner-toy")
-    made = commands.job(given, tmp_path, tmp_path / "work")
+    made = jobs.job(given, tmp_path, tmp_path / "work")
     monkeypatch.setattr(shipped_weights, "WEIGHTS", tmp_path / "drafters" / "weights")
     (made.weights / "mtp").mkdir(parents=True)
     target = tiny_target()
@@ -109,7 +122,7 @@ def test_what_is_trained_for_a_target_is_what_is_shipped_for_it(
 
 
 def test_namesakes_of_two_owners_share_no_folder(tmp_path: Path) -> None:
-    one, two = (commands.job(name, tmp_path, None) for name in ("one/toy", "two/toy"))
+    one, two = (jobs.job(name, tmp_path, None) for name in ("one/toy", "two/toy"))
     assert one.weights != two.weights
     assert one.work != two.work
     assert one.replies != two.replies

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from draftboard.errors import UserError
 from draftboard.measure.loading import load_target
-from draftboard_drafters.training import commands
+from draftboard_drafters.checkpoints.cards import training_of
+from draftboard_drafters.checkpoints.loader import load
+from draftboard_drafters.training import commands, courses, jobs, loop
 from draftboard_drafters.training.batches import Texts
-from draftboard_drafters.training.commands import Job
 from draftboard_drafters.training.evaluate import greedy_sampler
+from draftboard_drafters.training.jobs import Job
 from draftboard_drafters.training.parts import parts_of, parts_of_model
 from draftboard_drafters.training.recipes import draft_model
 from draftboard_drafters.training.replies import Replies
@@ -32,7 +37,7 @@ class Killed(Exception):
     """The process is gone."""
 
 
-def dying_at(word: str, times: int) -> commands.Callable[[str], None]:
+def dying_at(word: str, times: int) -> Callable[[str], None]:
     """Says nothing and dies the given time that a line holds the word."""
     left = [times]
 
@@ -57,7 +62,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     (asked / "chat_toy.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     monkeypatch.setattr(commands, "MAX_NEW_TOKENS", 12)
     monkeypatch.setattr(commands, "SLOTS", 4)
-    monkeypatch.setattr(commands, "HELD_OUT", 3)
+    monkeypatch.setattr(courses, "HELD_OUT", 3)
     monkeypatch.setattr(commands, "SAY_EVERY", 2)
     return Job(
         target=str(target),
@@ -114,6 +119,89 @@ def test_the_draft_model_is_trained_and_shares_the_tokenizer(job: Job) -> None:
     assert drafter.weights.training is not None
 
 
+def test_what_is_shipped_is_trained_on_through_a_kill_and_its_card_adds_up(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rising = itertools.count(1)
+    monkeypatch.setattr(loop, "held_out", lambda *arguments: (next(rising) / 100,))
+    commands.run("data", job)
+    commands.run("mtp", job)
+    first = read_card(job, "mtp")
+    further = replace(job, tokens=None, further=400)
+    with pytest.raises(Killed):
+        commands.run("mtp", replace(further, say=dying_at("held-out", 3)))
+    assert read_card(job, "mtp") == first, "what is shipped changed before the training had ended"
+    commands.run("mtp", further)
+    card = read_card(job, "mtp")
+    assert [stage["settings"]["tokens"] for stage in card["stages"]] == [600, 400]
+    for cost in ("steps", "token_visits", "seconds", "cpu_seconds"):
+        assert card[cost] == pytest.approx(sum(stage[cost] for stage in card["stages"]), abs=0.11)
+    assert card["stages"][0]["token_visits"] == first["token_visits"]
+    assert card["curve"][: len(first["curve"])] == first["curve"]
+    assert [p["tokens"] for p in card["curve"]] == sorted({p["tokens"] for p in card["curve"]})
+    assert card["curve"][-1]["tokens"] == card["token_visits"]
+    assert training_of(str(job.weights / "mtp")) is not None
+    commands.run("mtp", further)
+    assert len(read_card(job, "mtp")["stages"]) == 3
+
+
+def test_a_training_goes_on_from_the_weights_and_not_from_the_recipes_start(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands.run("data", job)
+    commands.run("dflash", job)
+    commands.run("dspark", job)
+    shutil.rmtree(job.work / "dflash")  # what a method began from is not needed to go on
+    begun = list[dict[str, torch.Tensor]]()
+    real = loop._evaluate
+
+    def noting(*arguments: Any) -> None:
+        begun.append({name: tensor.detach().clone() for name, tensor in arguments[2].parameters.items()})
+        real(*arguments)
+
+    monkeypatch.setattr(loop, "_evaluate", noting)
+    shipped = load(str(job.weights / "dspark")).tensors
+    commands.run("dspark", replace(job, tokens=None, further=50))
+    assert begun[0].keys() == shipped.keys() - {"lm_head.weight", "d2t", "t2d"}
+    assert all(torch.equal(tensor, shipped[name].float()) for name, tensor in begun[0].items())
+
+
+def test_weights_that_became_no_better_are_not_shipped(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands.run("data", job)
+    commands.run("mtp", job)
+    before = read_card(job, "mtp")
+    lengths = iter([(0.5, 0.2, 0.1), *[(0.4, 0.2, 0.1)] * 20])
+    monkeypatch.setattr(loop, "held_out", lambda *arguments: next(lengths))
+    said = list[str]()
+    commands.run("mtp", replace(job, tokens=None, further=100, say=said.append))
+    assert "no better, what is shipped stays" in said[-1]
+    assert read_card(job, "mtp") == before
+
+
+def test_going_on_needs_weights_and_their_data(job: Job) -> None:
+    further = replace(job, tokens=None, further=100)
+    commands.run("data", job)
+    with pytest.raises(UserError, match="has no trained weights to go on from"):
+        commands.run("mtp", further)
+    commands.run("mtp", job)
+    commands.run("data", replace(job, reply_tokens=144))
+    with pytest.raises(UserError, match=r"was trained on data .* and the states are of"):
+        commands.run("mtp", further)
+
+
+@pytest.mark.parametrize("what, tokens", [("data", None), ("all", None), ("mtp", 5)])
+def test_going_on_is_for_one_method_and_its_own_length(what: str, tokens: int | None, job: Job) -> None:
+    with pytest.raises(UserError, match="--further goes with a method"):
+        commands.run(what, replace(job, tokens=tokens, further=100))
+    assert not job.work.exists()
+
+
+def read_card(job: Job, method: str) -> dict[str, Any]:
+    """The card of what is shipped."""
+    card: dict[str, Any] = json.loads((job.weights / method / "card.json").read_text())
+    return card
+
+
 def test_an_unknown_word_names_what_can_be_trained(job: Job) -> None:
     with pytest.raises(UserError, match="did you mean 'eagle3'"):
         commands.run("eagle", job)
@@ -128,7 +216,7 @@ def test_a_method_without_data_or_its_predecessor_says_what_to_do(job: Job) -> N
 
 
 def test_methods_come_after_those_they_start_from() -> None:
-    order = commands.in_order(commands.modules())
+    order = courses.in_order(courses.modules())
     assert sorted(order) == ["dflash", "draft_model", "dspark", "eagle3", "mtp"]
     assert order.index("dflash") < order.index("dspark")
 
@@ -152,8 +240,8 @@ def test_data_that_grew_does_not_continue_another_training(
 
 
 def test_a_shortened_training_goes_to_the_work_folder(tmp_path: Path) -> None:
-    whole = commands.job(None, tmp_path, tmp_path / "work", tokens=None)
-    short = commands.job(None, tmp_path, tmp_path / "work", tokens=5)
+    whole = jobs.job(None, tmp_path, tmp_path / "work", tokens=None)
+    short = jobs.job(None, tmp_path, tmp_path / "work", tokens=5)
     assert whole.weights == tmp_path / "drafters" / "weights" / whole.target
     assert short.weights == tmp_path / "work" / "weights"
 
@@ -174,7 +262,7 @@ def test_a_target_that_cannot_be_trained_for_is_refused_before_its_data(what: st
 
 def test_the_states_lie_where_the_cache_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAFTBOARD_CACHE", str(tmp_path / "cache"))
-    found = commands.job(None, tmp_path, None)
+    found = jobs.job(None, tmp_path, None)
     assert found.work == tmp_path / "cache" / "training" / found.target
 
 

@@ -21,6 +21,12 @@ def train(
         int | None,
         typer.Option(min=1, help="Token visits (default: the recipe's); weights then go to --work."),
     ] = None,
+    further: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Token visits more for a method's shipped weights; better ones replace them."
+        ),
+    ] = None,
     reply_tokens: Annotated[int, typer.Option(min=1, help="Reply tokens of the data.")] = 1_000_000,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads (default: torch's choice).")] = None,
     work: Annotated[
@@ -34,9 +40,8 @@ def train(
 ) -> None:
     """Train drafters for a target on its own replies; killed, it goes on where it stopped."""
     hook = _hook(plugins)
-    job = hook.job(
-        target, root, work, reply_tokens=reply_tokens, tokens=tokens, threads=threads, say=typer.echo
-    )
+    options = {"reply_tokens": reply_tokens, "tokens": tokens, "further": further, "threads": threads}
+    job = hook.job(target, root, work, say=typer.echo, **options)
     hook.run(what, job)
 
 

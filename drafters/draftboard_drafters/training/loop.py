@@ -76,14 +76,16 @@ def train(
     folder: Path,
     say: Callable[[str], None],
     identity: Mapping[str, str] | None = None,
+    start: Mapping[str, Tensor] | None = None,
 ) -> State:
     """Trains until the token visits are spent, or goes on where `folder` says that a training stopped.
 
-    `identity` is what else decides the training, such as hashes of its data and vocabulary. Raises UserError
-    when the folder holds a training with other settings or of another identity.
+    `identity` is what else decides the training, such as hashes of its data and vocabulary; `start` are
+    parameters to begin with instead of the recipe's own. Raises UserError when the folder holds a training
+    with other settings or of another identity.
     """
     about = {**{k: str(v) for k, v in asdict(settings).items()}, "products": products(), **(identity or {})}
-    state = _resume(folder, about) or State(recipe.initial(settings.seed))
+    state = _resume(folder, about) or State(dict(start or recipe.initial(settings.seed)))
     for tensor in state.parameters.values():
         tensor.requires_grad_(True)
     optimiser = torch.optim.AdamW(

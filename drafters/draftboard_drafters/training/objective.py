@@ -40,6 +40,9 @@ class Recipe(Protocol):
     def ship(self, parameters: Parameters, folder: Path) -> None:
         """Writes the drafter with these parameters in bfloat16, in a published layout."""
 
+    def shipped(self, folder: Path) -> dict[str, Tensor]:
+        """The parameters that `ship` wrote into a folder, float32. Raises UserError where there are none."""
+
 
 def laws(states: Tensor, head: Tensor) -> Tensor:
     """The target's law [n, Vd] over a reduced vocabulary, from its final states [n, H], in float32 whatever

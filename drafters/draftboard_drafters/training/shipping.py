@@ -1,15 +1,19 @@
-"""From trained parameters to the checkpoint that is shipped."""
+"""From trained parameters to the checkpoint that is shipped, and back."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from draftboard_drafters.checkpoints import Checkpoint, Plan
-from draftboard_drafters.checkpoints.loader import assemble
+from draftboard_drafters.checkpoints.loader import assemble, load
 from draftboard_drafters.training.parts import Words
+
+NOT_TRAINED = frozenset({"lm_head.weight", "d2t", "t2d"})
+"""Stored tensors that are the target's or say which of its words are known."""
 
 
 def trained(plan: Plan, tensors: Mapping[str, Tensor]) -> Checkpoint:
@@ -27,3 +31,12 @@ def kept_tensors(parameters: Mapping[str, Tensor], words: Words) -> dict[str, Te
     if bool(words.known.all()):
         return {**parameters, "lm_head.weight": words.head}
     return {**parameters, "lm_head.weight": words.head, "d2t": words.offsets, "t2d": words.known}
+
+
+def read_back(folder: Path) -> dict[str, Tensor]:
+    """The trained parameters of a shipped drafter, float32, by the names that its recipe gives them.
+
+    Raises UserError for a folder that holds none, or not the weights of its card.
+    """
+    tensors = load(str(folder)).tensors
+    return {name: tensor.float() for name, tensor in tensors.items() if name not in NOT_TRAINED}

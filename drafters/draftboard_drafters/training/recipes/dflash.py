@@ -15,6 +15,7 @@ from draftboard_drafters.training.batches import Batch
 from draftboard_drafters.training.loop import Settings
 from draftboard_drafters.training.objective import Outcome, Parameters, Recipe, cross_entropy, mean
 from draftboard_drafters.training.parts import Parts, Words
+from draftboard_drafters.training.shipping import read_back
 from draftboard_drafters.training.slots import Slots, chains_of
 
 WORDS = 4096
@@ -68,6 +69,10 @@ class DFlashRecipe:
     def ship(self, parameters: Mapping[str, Tensor], folder: Path) -> None:
         """Writes the drafter."""
         export(self.checkpoint(parameters), folder, self.layout)
+
+    def shipped(self, folder: Path) -> dict[str, Tensor]:
+        """Reads them back."""
+        return read_back(folder)
 
     def checkpoint(self, parameters: Mapping[str, Tensor]) -> Checkpoint:
         """The drafter in bfloat16."""

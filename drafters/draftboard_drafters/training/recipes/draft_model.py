@@ -14,10 +14,12 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from draftboard.measure.loading import load_tokenizer
+from draftboard_drafters.checkpoints.cards import WEIGHTS
 from draftboard_drafters.training.batches import Batch
 from draftboard_drafters.training.loop import Settings
 from draftboard_drafters.training.objective import Outcome, Parameters, Recipe, cross_entropy, laws, mean
@@ -101,6 +103,11 @@ class DraftModelRecipe:
         model.to(torch.bfloat16).save_pretrained(folder)
         load_tokenizer(self.parts.source, None).save_pretrained(folder)
         _compact(folder / "tokenizer.json")
+
+    def shipped(self, folder: Path) -> dict[str, Tensor]:
+        """Reads them back."""
+        tensors = load_file(folder / WEIGHTS)
+        return {name: tensor.float() for name, tensor in tensors.items()}
 
 
 def make(

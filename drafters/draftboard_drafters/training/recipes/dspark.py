@@ -28,6 +28,7 @@ from draftboard_drafters.training.batches import Batch
 from draftboard_drafters.training.loop import Settings
 from draftboard_drafters.training.objective import Outcome, Parameters, Recipe, cross_entropy, mean
 from draftboard_drafters.training.parts import Parts, Words
+from draftboard_drafters.training.shipping import read_back
 from draftboard_drafters.training.slots import Slots, chains_of
 
 WORDS = 4096
@@ -105,6 +106,10 @@ class DSparkRecipe:
         """Writes the drafter."""
         export(self.checkpoint(parameters), folder, self.layout)
 
+    def shipped(self, folder: Path) -> dict[str, Tensor]:
+        """Reads them back."""
+        return read_back(folder)
+
     def checkpoint(self, parameters: Mapping[str, Tensor]) -> Checkpoint:
         """The drafter in bfloat16."""
         block = dataclasses.replace(
@@ -120,4 +125,4 @@ def make(
     parts: Parts, words: Words, taps: tuple[int, ...], before: Mapping[str, Mapping[str, Tensor]]
 ) -> Recipe:
     """The recipe as shipped."""
-    return DSparkRecipe(parts, words, taps, backbone=before["dflash"])
+    return DSparkRecipe(parts, words, taps, backbone=before.get("dflash"))

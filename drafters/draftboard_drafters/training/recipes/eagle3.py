@@ -24,7 +24,7 @@ from draftboard_drafters.training.chains import Chains
 from draftboard_drafters.training.loop import Settings
 from draftboard_drafters.training.objective import Outcome, Parameters, Recipe
 from draftboard_drafters.training.parts import Parts, Words
-from draftboard_drafters.training.shipping import kept_tensors, trained
+from draftboard_drafters.training.shipping import kept_tensors, read_back, trained
 
 WORDS = 6144
 SETTINGS = Settings(tokens=4_800_000, rate=8e-4, rows=768)
@@ -89,6 +89,10 @@ class Eagle3Recipe:
     def ship(self, parameters: Mapping[str, Tensor], folder: Path) -> None:
         """Writes the drafter."""
         export(self.checkpoint(parameters), folder, self.layout)
+
+    def shipped(self, folder: Path) -> dict[str, Tensor]:
+        """Reads them back."""
+        return read_back(folder)
 
     def checkpoint(self, parameters: Mapping[str, Tensor]) -> Checkpoint:
         """The drafter in bfloat16, with its map of the vocabulary."""

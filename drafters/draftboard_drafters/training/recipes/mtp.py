@@ -25,7 +25,7 @@ from draftboard_drafters.training.chains import Chains
 from draftboard_drafters.training.loop import Settings
 from draftboard_drafters.training.objective import Outcome, Parameters, Recipe
 from draftboard_drafters.training.parts import Parts, Words
-from draftboard_drafters.training.shipping import trained
+from draftboard_drafters.training.shipping import read_back, trained
 
 WORDS = 6144
 SETTINGS = Settings(tokens=2_000_000, rate=8e-4, rows=768)
@@ -86,6 +86,10 @@ class MtpRecipe:
     def ship(self, parameters: Mapping[str, Tensor], folder: Path) -> None:
         """Writes the drafter."""
         export(self.checkpoint(parameters), folder, self.layout)
+
+    def shipped(self, folder: Path) -> dict[str, Tensor]:
+        """Reads them back."""
+        return read_back(folder)
 
     def checkpoint(self, parameters: Mapping[str, Tensor]) -> Checkpoint:
         """The module in bfloat16; embedding and head are the target's."""
