@@ -123,9 +123,19 @@ because = "by hand"
         (lambda text: text.replace(NOW, "2026-03-01T00:00:00"), "zone"),
         (lambda text: text + FLOOR.replace("2.0", "0.5"), "is 0.5; an acceptance length is 1 or more"),
         (lambda text: text + FLOOR.replace("2.0", "nan"), "found nan"),
+        (lambda text: text + FLOOR + FLOOR.replace('"chat"', "7"), r"floors\[1\]\.task: expected str"),
         (lambda text: text.replace("arm_id", "armid"), "armid"),
     ],
-    ids=["two floors", "two bases", "no time", "no zone", "floor below 1", "floor NaN", "misspelt key"],
+    ids=[
+        "two floors",
+        "two bases",
+        "no time",
+        "no zone",
+        "floor below 1",
+        "floor NaN",
+        "a number for a name",
+        "misspelt key",
+    ],
 )
 def test_what_a_hand_or_a_merge_left_in_the_ledger_is_refused(
     tmp_path: Path, change: Callable[[str], str], said: str

@@ -89,7 +89,9 @@ def test_such_a_number_in_a_stored_record_names_field_and_file(number: str, tmp_
     first = f'"prefill_ms":{json.dumps(data["traces"][0]["prefill_ms"])}'
     assert first in text
     arm.write_text(text.replace(first, f'"prefill_ms":{number}', 1))
-    with pytest.raises(UserError, match=r"guess-k4-arm00001\.json\.traces\.prefill_ms: expected a finite"):
+    with pytest.raises(
+        UserError, match=r"guess-k4-arm00001\.json\.traces\[0\]\.prefill_ms: expected a finite"
+    ):
         load(folder)
     run = folder / "run.json"
     run.write_text(run.read_text().replace('"concurrency": 1', f'"concurrency": {TOO_LARGE}'))

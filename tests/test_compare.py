@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from draftboard.judge.compare import ArmChange, Comparison, compare
+from draftboard.judge.findings import percent
 from draftboard.judge.ratios import SESSION_SD, Change, Sums, mean_change, over_sessions
 from draftboard.record.records import Memory, Sampling, TaskRef, Weights
 from sides import side, without
@@ -170,3 +171,7 @@ def test_sessions_that_agree_are_still_no_surer_than_sessions_are(count: int) ->
     assert found.hi == pytest.approx(0.05 + 1.96 * SESSION_SD / math.sqrt(count))
     assert over_sessions(Change(None), [one], SESSION_SD) == Change(None)
     assert over_sessions(Change(0.05, 0.04, 0.06), [one] * count, 0.0).hi == pytest.approx(0.06)
+
+
+def test_a_change_that_rounds_to_none_has_no_minus() -> None:
+    assert [percent(log) for log in (-1e-5, 0.0, -0.02)] == ["+0.0%", "+0.0%", "-2.0%"]

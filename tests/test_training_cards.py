@@ -39,7 +39,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     settings = Settings(tokens=60, rows=30, evaluations=1)
     state: State = train(method, texts, settings, folder / "work", lambda line: None)
     method.ship(state.parameters, folder / name)
-    write_card(folder / name, method, settings, state, Data("ab" * 32, 2, 40))
+    write_card(folder / name, method, settings, state, Data("ab" * 32, 2, 40), {})
     return folder / name
 
 
@@ -92,6 +92,19 @@ def test_shipped_weights_are_those_of_their_card(folder: Path) -> None:
 def test_the_readme_shows_the_cards() -> None:
     shipped = ROOT / "drafters" / "weights" / "smollm2-135m-instruct-q4_1"
     assert tables(shipped) in (ROOT / "drafters" / "README.md").read_text()
+
+
+def test_a_curve_of_several_stages_is_read_by_its_visits(tmp_path: Path) -> None:
+    visits = [0, 100, 200, 300, 400, 410, 420, 430, 440, 1000]
+    curve = [{"tokens": 1000 * at, "cpu_seconds": 36.0 * at, "length": 1 + at / 1000} for at in visits]
+    costs = {"parameters": 5, "data": {"tokens": 9}, "token_visits": 10**6, "cpu_seconds": 36_000.0}
+    (tmp_path / "mtp").mkdir()
+    (tmp_path / "mtp" / "card.json").write_text(
+        json.dumps({**costs, "held_out_positions": [0.5], "curve": curve})
+    )
+    cells = tables(tmp_path).splitlines()[-1].split(" | ")
+    assert [cell[:5] for cell in cells[1:]] == ["1.000", "1.200", "1.440", "2.000", "2.000"]
+    assert cells[-1] == "2.000 (1.0 M, 10.00 h) |"
 
 
 def test_the_shipped_weights_stay_small() -> None:

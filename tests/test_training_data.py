@@ -98,15 +98,6 @@ def test_replies_go_on_after_a_half_written_line(tmp_path: Path) -> None:
     assert len(list(replies)) == 3
 
 
-def test_the_hash_of_replies_does_not_depend_on_their_order(tmp_path: Path) -> None:
-    one, other = Replies(tmp_path / "a.jsonl"), Replies(tmp_path / "b.jsonl")
-    pairs = [((1,), (2,)), ((3,), (4,))]
-    for pair, back in zip(pairs, reversed(pairs), strict=True):
-        one.add(*pair)
-        other.add(*back)
-    assert one.sha256() == other.sha256() != Replies(tmp_path / "none").sha256()
-
-
 def test_a_store_gives_back_what_it_was_given(tmp_path: Path) -> None:
     store, states = Store(tmp_path, LAYOUT), torch.randn(3, 2, 4)
     store.append([5, 6, 7], 1, states)

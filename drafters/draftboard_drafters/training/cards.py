@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import json
-import platform
-import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import load_file
 
-from draftboard.record.environment import read_cpu
-from draftboard_drafters.checkpoints.cards import CARD, WEIGHTS, file_sha256
-from draftboard_drafters.training.loop import Settings, State, products
+from draftboard.drafter import UserError
+from draftboard_drafters.checkpoints.cards import CARD, WEIGHTS, file_sha256, training_of
+from draftboard_drafters.training.loop import Settings, State
 from draftboard_drafters.training.objective import Recipe
+
+_SUMS = ("steps", "token_visits", "seconds", "cpu_seconds")
+_STAGE = (*_SUMS, "settings", "cpu", "products", "threads", "torch", "python", "commit")
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """The texts trained on: hash of the replies' file, texts and tokens without the held-out ones."""
+    """The texts trained on: hash of their tokens, how many there are, and their tokens in all."""
 
     sha256: str
     texts: int
     tokens: int
-
-
-_SUMS = ("steps", "token_visits", "seconds", "cpu_seconds")
-_STAGE = (*_SUMS, "settings", "cpu", "products", "threads", "torch", "python", "commit")
 
 
 def write_card(
@@ -38,19 +34,26 @@ def write_card(
     settings: Settings,
     state: State,
     data: Data,
+    about: Mapping[str, str],
     earlier: Mapping[str, Any] | None = None,
+    before: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
     """Writes `card.json`: every figure is of this training, unknown ones are null with a reason.
 
     `earlier` is the card of the weights that the training went on from. Costs are then sums over `stages`,
-    which say what ran where; the rest is the last stage's.
+    which say what ran where; the rest is the last stage's. `before` are the cards of the methods that the
+    training started from: their costs are named, not added.
     """
     last = state.curve[-1]
+    costs = _costs(_stage(settings, state, about), earlier)
     card: dict[str, Any] = {
         "weights_sha256": file_sha256(folder / WEIGHTS),
         "data": asdict(data),
+        "vocabulary": about.get("vocabulary"),
         "drafts_in_training": recipe.k,
-        **_costs(settings, state, earlier),
+        **costs,
+        "epochs": round(costs["token_visits"] / data.tokens, 2),
+        **_starts(earlier, before),
         "parameters": _parameters(folder),
         "energy_joules": None,
         "energy_reason": "not read during training",
@@ -58,30 +61,82 @@ def write_card(
         "held_out_positions": [round(share, 4) for share in last.positions],
         "curve": _curve(state, earlier),
     }
-    card["epochs"] = round(card["token_visits"] / data.tokens, 2)
-    (folder / CARD).write_text(json.dumps(card, indent=1, allow_nan=False) + "\n")
+    _write(folder, card)
 
 
-def _costs(settings: Settings, state: State, earlier: Mapping[str, Any] | None) -> dict[str, Any]:
-    stage: dict[str, Any] = {
+def read_card(folder: Path) -> dict[str, Any] | None:
+    """The card of the weights in a folder; None where there is none.
+
+    Raises UserError when it speaks of others, or lacks what a training that goes on from it needs.
+    """
+    if training_of(str(folder)) is None:
+        return None
+    card: dict[str, Any] = json.loads((folder / CARD).read_text())
+    missing = [name for name in (*_STAGE, "curve") if name not in card]
+    if missing or "sha256" not in card["data"]:
+        raise UserError(f"{folder / CARD} has no {[*missing, 'data.sha256'][0]!r}; train the weights anew")
+    return card
+
+
+def last_stage(card: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of the training that made the weights what they are."""
+    stage: Mapping[str, Any] = card["stages"][-1] if "stages" in card else card
+    return stage
+
+
+def note_not_kept(folder: Path, settings: Settings, state: State, about: Mapping[str, str]) -> None:
+    """Adds to the card of shipped weights a training on from them that did not make them better."""
+    card = json.loads((folder / CARD).read_text())
+    stage = {**_stage(settings, state, about), "curve": [asdict(point) for point in state.curve]}
+    _write(folder, {**card, "not_kept": [*card.get("not_kept", []), stage]})
+
+
+def _write(folder: Path, card: Mapping[str, Any]) -> None:
+    new = folder / f"{CARD}.new"
+    new.write_text(json.dumps(card, indent=1, allow_nan=False) + "\n")
+    new.replace(folder / CARD)
+
+
+def _stage(settings: Settings, state: State, about: Mapping[str, str]) -> dict[str, Any]:
+    """One training. `start` and `held_out_length_before` are of the weights that it went on from; `processes`
+    say what it ran on where that changed."""
+    before = {"held_out_length_before": round(state.curve[0].length, 4)} if "start" in about else {}
+    several = {"processes": state.processes} if len(state.processes) > 1 else {}
+    return {
+        **{name: about[name] for name in ("start",) if name in about},
+        **before,
         "settings": asdict(settings),
         "steps": state.step,
         "token_visits": state.tokens,
         "seconds": round(state.seconds, 1),
         "cpu_seconds": round(state.cpu_seconds, 1),
-        "cpu": read_cpu()[0],
-        "products": products(),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "commit": _commit(),
+        **state.processes[-1],
+        "cpu": _joined(state.processes),
+        **several,
     }
+
+
+def _costs(stage: dict[str, Any], earlier: Mapping[str, Any] | None) -> dict[str, Any]:
     if earlier is None:
         return stage
     stages = [*earlier.get("stages", [{name: earlier[name] for name in _STAGE}]), stage]
     sums = {name: round(sum(one[name] for one in stages), 1) for name in _SUMS}
-    cpus = " and ".join(dict.fromkeys(one["cpu"] for one in stages))
-    return {**stage, **sums, "cpu": cpus, "stages": stages}
+    rest = {name: stage[name] for name in _STAGE}
+    return {**rest, **sums, "cpu": _joined(stages), "stages": stages}
+
+
+def _joined(parts: Sequence[Mapping[str, Any]]) -> str:
+    return " and ".join(dict.fromkeys(one["cpu"] for one in parts))
+
+
+def _starts(
+    earlier: Mapping[str, Any] | None, before: Mapping[str, Mapping[str, Any]] | None
+) -> dict[str, Any]:
+    if earlier is not None:
+        return {name: earlier[name] for name in ("started_from", "not_kept") if name in earlier}
+    named = ("weights_sha256", "token_visits", "cpu_seconds")
+    starts = {method: {name: card[name] for name in named} for method, card in (before or {}).items()}
+    return {"started_from": starts} if starts else {}
 
 
 def _curve(state: State, earlier: Mapping[str, Any] | None) -> list[dict[str, Any]]:
@@ -98,10 +153,3 @@ def _curve(state: State, earlier: Mapping[str, Any] | None) -> list[dict[str, An
 def _parameters(folder: Path) -> int:
     tensors = load_file(folder / WEIGHTS).values()
     return sum(tensor.numel() for tensor in tensors if tensor.is_floating_point())
-
-
-def _commit() -> str | None:
-    done = subprocess.run(
-        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent
-    )
-    return done.stdout.strip() or None

@@ -10,15 +10,17 @@ from draftboard.drafter import UserError
 from draftboard.errors import unknown
 from draftboard.measure.loading import load_target, load_tokenizer, resolve_dtype, resolve_source
 from draftboard.measure.target import TargetModel
-from draftboard_drafters.training import prompts
-from draftboard_drafters.training.courses import in_order, modules, train_further, train_method
+from draftboard_drafters.training import courses, prompts
+from draftboard_drafters.training.batches import Texts
+from draftboard_drafters.training.courses import train_further, train_method, trained_further
 from draftboard_drafters.training.generation import Answer, BatchedReplies
 from draftboard_drafters.training.jobs import Job
 from draftboard_drafters.training.jobs import job as job
 from draftboard_drafters.training.parts import parts_of
+from draftboard_drafters.training.recipes import in_order, modules
 from draftboard_drafters.training.replies import Replies
 from draftboard_drafters.training.report import report
-from draftboard_drafters.training.states import Layout, Store, fill, taps_of
+from draftboard_drafters.training.states import Store, fill, layout_of
 from draftboard_drafters.training.tables import tables
 
 MAX_NEW_TOKENS = 192
@@ -36,10 +38,10 @@ def run(what: str, job: Job) -> None:
     known = modules()
     if what not in (words := [DATA, EVERYTHING, EVALUATION, TABLES, *known]):
         raise unknown("training", what, words, "the recipes")
-    if job.further is not None and (what not in known or job.tokens is not None):
-        raise UserError(
-            f"--further goes with a method ({', '.join(known)}) and without --tokens; leave one of them out"
-        )
+    if job.further is not None and what not in known:
+        raise UserError(f"--further trains one method on, not {what!r}; name one of: {', '.join(known)}")
+    if job.further is not None and job.tokens is not None:
+        raise UserError("--further and --tokens are both given; --further alone says how many visits more")
     if what in (DATA, EVERYTHING):
         parts_of(job.target)  # refuses what cannot be trained for before the hours that the data takes
         make_data(job)
@@ -48,10 +50,12 @@ def run(what: str, job: Job) -> None:
     if what == EVALUATION:
         report(job.target, job.weights, [*known], job.results, job.work, job.say)
     for method in in_order(known) if what == EVERYTHING else [what] if what in known else []:
-        if job.further is None:
-            train_method(method, job)
-        else:
+        if job.further is not None:
             train_further(method, job, job.further)
+        elif what == EVERYTHING and trained_further(method, job):
+            job.say(f"{method}: was trained further than its recipe, and stays")
+        else:
+            train_method(method, job)
 
 
 def make_data(job: Job) -> None:
@@ -60,7 +64,7 @@ def make_data(job: Job) -> None:
     device = torch.device("cpu")
     target = load_target(job.target, dtype=resolve_dtype("auto", device), device=device, max_context=context)
     replies = Replies(job.replies)
-    store = Store(job.work / "states", Layout(target.id, taps_of(target.num_layers), target.hidden_size))
+    store = Store(job.work / "states", layout_of(target.id, target.num_layers, target.hidden_size))
     answered = {prompt for prompt, _ in replies}
     have = sum(len(reply) for _, reply in replies)
     job.say(f"{len(answered):,} prompts answered so far, {have:,} tokens of {job.reply_tokens:,}")
@@ -75,7 +79,8 @@ def make_data(job: Job) -> None:
                 job.say(f"{have:,} of {job.reply_tokens:,} reply tokens")
             if have >= job.reply_tokens:
                 break
-    job.say(f"data {replies.sha256()[:12]}: {have:,} reply tokens in {job.replies}")
+    data = Texts([store], held_out=courses.HELD_OUT).sha256()
+    job.say(f"data {data[:12]}: {have:,} reply tokens in {job.replies}")
 
 
 def _waiting(job: Job, answered: set[tuple[int, ...]]) -> Iterator[list[int]]:

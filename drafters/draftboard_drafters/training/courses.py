@@ -2,75 +2,69 @@
 
 from __future__ import annotations
 
-import importlib
-import json
-import pkgutil
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from torch import Tensor
 
 from draftboard.drafter import UserError
-from draftboard_drafters.checkpoints.cards import CARD, training_of
-from draftboard_drafters.training import recipes
 from draftboard_drafters.training.batches import Texts
-from draftboard_drafters.training.cards import Data, write_card
+from draftboard_drafters.training.cards import Data, last_stage, note_not_kept, read_card, write_card
 from draftboard_drafters.training.jobs import Job
 from draftboard_drafters.training.loop import Settings, State, read_state, train
 from draftboard_drafters.training.objective import Recipe
 from draftboard_drafters.training.parts import Parts, count, most_frequent, parts_of
-from draftboard_drafters.training.states import Layout, Store, taps_of
+from draftboard_drafters.training.recipes import modules
+from draftboard_drafters.training.shipping import replacing, restore
+from draftboard_drafters.training.states import Store, layout_of
 
 HELD_OUT = 32
 """One text in so many judges the training and is not trained on."""
 FURTHER_EVALUATIONS = 6
 """Points that a further training adds to a curve."""
+LEAST_GAIN = 0.005
+"""The share by which a further training must raise the held-out length to be shipped: less is chance."""
 
-
-def modules() -> dict[str, ModuleType]:
-    """The recipe modules by method, found by listing their folder."""
-    found = pkgutil.iter_modules(recipes.__path__)
-    return {m.name: importlib.import_module(f"{recipes.__name__}.{m.name}") for m in found}
-
-
-def in_order(known: Mapping[str, ModuleType]) -> list[str]:
-    """Methods after those that they start from."""
-    ordered = list[str]()
-    while len(ordered) < len(known):
-        ready = [n for n, m in known.items() if n not in ordered and set(m.AFTER) <= set(ordered)]
-        ordered.append(ready[0])
-    return ordered
+Before = Mapping[str, Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """A method's training: what is learnt, from which texts, and what else decides it.
+    """A method's training: what is learnt from which texts, and what else decides it."""
 
-    `earlier` is the card of the shipped weights that are trained on; None: the recipe's own start.
-    """
-
-    module: ModuleType
     recipe: Recipe
     texts: Texts
+    settings: Settings
     data: Data
-    about: dict[str, str]
-    earlier: dict[str, Any] | None = None
+    about: Mapping[str, str]
 
 
 def train_method(method: str, job: Job) -> None:
-    """Trains a method by its recipe and writes its weights and card."""
-    course = _course(method, job)
-    settings: Settings = course.module.SETTINGS
-    if job.tokens is not None:
-        settings = replace(settings, tokens=job.tokens)
-    state = train(
-        course.recipe, course.texts, settings, job.work / method, _saying(method, job), course.about
-    )
-    _ship(method, job, course, settings, state)
+    """Trains a method by its recipe and writes its weights and card.
+
+    Raises UserError where what is shipped was trained further, which this would undo, or where a method that
+    it starts from is not shipped.
+    """
+    if trained_further(method, job):
+        raise UserError(
+            f"{job.weights / method} was trained further, which training {method!r} anew would undo;"
+            " go on with --further, or remove the folder to begin anew"
+        )
+    texts, data = _texts(job)
+    cards = {name: _shipped_card(name, job, data) for name in modules()[method].AFTER}
+    before = {name: _course(name, job, texts, data, {}).recipe.shipped(job.weights / name) for name in cards}
+    course = _course(method, job, texts, data, before)
+    state = _trained(method, job, course)
+    _ship(method, job, course, state, before=cards)
+
+
+def trained_further(method: str, job: Job) -> bool:
+    """Whether what is shipped went through more than its recipe."""
+    restore(job.weights / method)
+    card = read_card(job.weights / method)
+    return card is not None and "stages" in card
 
 
 def train_further(method: str, job: Job, tokens: int) -> None:
@@ -78,36 +72,53 @@ def train_further(method: str, job: Job, tokens: int) -> None:
 
     Raises UserError where nothing is shipped, or what is learnt from other data.
     """
-    course = _course(method, job, further=True)
-    assert course.earlier is not None
-    settings = replace(course.module.SETTINGS, tokens=tokens, evaluations=FURTHER_EVALUATIONS)
-    start, say = course.recipe.shipped(job.weights / method), _saying(method, job)
-    folder = job.work / f"{method}-further"
-    state = train(course.recipe, course.texts, settings, folder, say, course.about, start)
-    was, now = state.curve[0].length, state.curve[-1].length
-    if now > was:
-        _ship(method, job, course, settings, state)
+    texts, data = _texts(job)
+    earlier, work = _shipped_card(method, job, data), job.work / f"{method}-further"
+    held = read_state(work)
+    if held is not None and held[0].get("start") == last_stage(earlier).get("start"):
+        _saying(method, job)("already shipped")
     else:
-        say(f"held-out length {now:.3f}, was {was:.3f}: no better, what is shipped stays")
-    shutil.rmtree(folder)
+        _go_on(method, job, _further(method, job, texts, data, earlier, tokens), earlier)
+    shutil.rmtree(work)
 
 
-def _course(method: str, job: Job, further: bool = False) -> Course:
-    module, parts = modules()[method], parts_of(job.target)
-    store, texts = _texts(job, parts)
-    words = most_frequent(_counts(texts, parts), module.WORDS, parts, texts.present(parts.vocab_size))
-    data = Data(texts.sha256(), len(texts.train), sum(t.row.length for t in texts.train))
-    earlier = _shipped_card(job.weights / method, data) if further else None
-    before = {} if further else {name: _finished(name, job, data) for name in module.AFTER}
-    recipe = module.make(parts, words, store.layout.taps, before)
-    about = {"target": parts.id, "drafts": str(recipe.k), "vocabulary": words.sha256(), "data": data.sha256}
-    if earlier is not None:
-        about["from"] = earlier["weights_sha256"]
-    return Course(module, recipe, texts, data, about, earlier)
+def _further(
+    method: str, job: Job, texts: Texts, data: Data, earlier: Mapping[str, Any], tokens: int
+) -> Course:
+    """The seed moves on by the steps made so far: otherwise every stage would see the same texts first."""
+    course = _course(method, job, texts, data, {})
+    settings = replace(
+        course.settings,
+        tokens=tokens,
+        evaluations=FURTHER_EVALUATIONS,
+        seed=course.settings.seed + earlier["steps"],
+    )
+    about = {**course.about, "start": f"weights {earlier['weights_sha256'][:12]}"}
+    if earlier.get("vocabulary", about["vocabulary"]) != about["vocabulary"]:
+        raise UserError(f"{job.weights / method} has another vocabulary than its recipe; train it anew")
+    return replace(course, settings=settings, about=about)
 
 
-def _texts(job: Job, parts: Parts) -> tuple[Store, Texts]:
-    store = Store(job.work / "states", layout_of(parts))
+def _go_on(method: str, job: Job, course: Course, earlier: Mapping[str, Any]) -> None:
+    start = course.recipe.shipped(job.weights / method)
+    recipes_own = {name: tensor.shape for name, tensor in course.recipe.initial(0).items()}
+    if recipes_own != {name: tensor.shape for name, tensor in start.items()}:
+        raise UserError(f"{job.weights / method} has other tensors than its recipe now trains; train it anew")
+    state = _trained(method, job, course, f"{method}-further", start)
+    was, now = state.curve[0].length, state.curve[-1].length
+    told = f"held-out length {now:.4f}, was {was:.4f}"
+    if now >= was * (1 + LEAST_GAIN):
+        _saying(method, job)(told)
+        _ship(method, job, course, state, earlier)
+    else:
+        _saying(method, job)(f"{told}: not {LEAST_GAIN:.1%} better, what is shipped stays")
+        note_not_kept(job.weights / method, course.settings, state, course.about)
+
+
+def _texts(job: Job) -> tuple[Texts, Data]:
+    parts = parts_of(job.target)
+    layout = layout_of(parts.id, parts.layers, parts.geometry.hidden_size)
+    store = Store(job.work / "states", layout)
     if not store.rows:
         raise UserError(f"{store.folder} holds no states; run `draftboard train data` first")
     texts = Texts([store], held_out=HELD_OUT)
@@ -116,35 +127,18 @@ def _texts(job: Job, parts: Parts) -> tuple[Store, Texts]:
             f"{len(store.rows)} texts are too few to train on and to hold some out (about one in {HELD_OUT});"
             " make more: draftboard train data --reply-tokens"
         )
-    return store, texts
+    return texts, Data(texts.sha256(), len(texts.train), sum(t.row.length for t in texts.train))
 
 
-def _saying(method: str, job: Job) -> Callable[[str], None]:
-    return lambda line: job.say(f"{method}: {line}")
-
-
-def _ship(method: str, job: Job, course: Course, settings: Settings, state: State) -> None:
-    folder = job.weights / method
-    course.recipe.ship(state.parameters, folder)
-    write_card(folder, course.recipe, settings, state, course.data, course.earlier)
-    job.say(f"{method}: written to {folder}")
-
-
-def _shipped_card(folder: Path, data: Data) -> dict[str, Any]:
-    """The card of weights to go on from. Their vocabulary came from their data, so that must be the same."""
-    if training_of(str(folder)) is None:
-        raise UserError(f"{folder} has no trained weights to go on from; train the method without --further")
-    card: dict[str, Any] = json.loads((folder / CARD).read_text())
-    if card["data"]["sha256"] != data.sha256:
-        raise UserError(
-            f"{folder} was trained on data {card['data']['sha256'][:12]}, and the states are of"
-            f" {data.sha256[:12]}; make the same data, or train the method anew without --further"
-        )
-    return card
-
-
-def layout_of(parts: Parts) -> Layout:
-    return Layout(parts.id, taps_of(parts.layers), parts.geometry.hidden_size)
+def _course(method: str, job: Job, texts: Texts, data: Data, before: Before) -> Course:
+    module, parts = modules()[method], parts_of(job.target)
+    words = most_frequent(_counts(texts, parts), module.WORDS, parts, texts.present(parts.vocab_size))
+    recipe: Recipe = module.make(parts, words, texts.taps, before)
+    settings: Settings = module.SETTINGS
+    if job.tokens is not None:
+        settings = replace(settings, tokens=job.tokens)
+    about = {"target": parts.id, "drafts": str(recipe.k), "vocabulary": words.sha256(), "data": data.sha256}
+    return Course(recipe, texts, settings, data, about)
 
 
 def _counts(texts: Texts, parts: Parts) -> Tensor:
@@ -152,15 +146,47 @@ def _counts(texts: Texts, parts: Parts) -> Tensor:
     return count(replies, parts.vocab_size)
 
 
-def _finished(method: str, job: Job, data: Data) -> dict[str, Tensor]:
-    found = read_state(job.work / method)
-    if found is None or found[1].tokens < int(found[0]["tokens"]):
+def _trained(
+    method: str, job: Job, course: Course, folder: str | None = None, start: dict[str, Tensor] | None = None
+) -> State:
+    work = job.work / (folder or method)
+    return train(
+        course.recipe, course.texts, course.settings, work, _saying(method, job), course.about, start
+    )
+
+
+def _saying(method: str, job: Job) -> Callable[[str], None]:
+    return lambda line: job.say(f"{method}: {line}")
+
+
+def _ship(
+    method: str,
+    job: Job,
+    course: Course,
+    state: State,
+    earlier: Mapping[str, Any] | None = None,
+    before: Mapping[str, Mapping[str, Any]] | None = None,
+) -> None:
+    folder = job.weights / method
+    with replacing(folder) as new:
+        course.recipe.ship(state.parameters, new)
+        write_card(new, course.recipe, course.settings, state, course.data, course.about, earlier, before)
+    _saying(method, job)(f"written to {folder}")
+
+
+def _shipped_card(method: str, job: Job, data: Data) -> dict[str, Any]:
+    """The card of weights to go on from. Their words and mask came from the data: it must be the same."""
+    folder = job.weights / method
+    restore(folder)
+    card = read_card(folder)
+    if card is None:
         raise UserError(
-            f"no finished training of {method!r} in {job.work}, from which this one starts; train it first"
+            f"{folder} has no weights with a card to go on from; train them: draftboard train {method}"
         )
-    if found[0].get("data") != data.sha256:
+    if card["data"]["sha256"] != data.sha256:
         raise UserError(
-            f"the training of {method!r} in {job.work}, from which this one starts, had other data;"
-            f" remove {job.work / method} and train it again"
+            f"{folder} was trained on data {card['data']['sha256'][:12]}, and the states are of"
+            f" {data.sha256[:12]}; bring back its replies, remove {job.work / 'states'} and run"
+            " `draftboard train data`, or remove the weights and train them anew"
         )
-    return {name: tensor.detach().requires_grad_(False) for name, tensor in found[1].parameters.items()}
+    return card

@@ -18,7 +18,7 @@ from draftboard.measure.target import TargetModel
 from draftboard.record.records import Arm, Json, Sampling
 from draftboard.record.store import load, read_run
 from draftboard_drafters.training.replay import Replayed, replay
-from draftboard_drafters.training.states import Layout, Store, fill, taps_of
+from draftboard_drafters.training.states import Store, fill, layout_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def benchmark(folder: Path, target: TargetModel, work: Path) -> Benchmark | None
     run, arms = load(folder)
     if run.target.revision != target.revision:
         return None
-    layout = Layout(target.id, taps_of(target.num_layers), target.hidden_size)
+    layout = layout_of(target.id, target.num_layers, target.hidden_size)
     store = Store(work / "evaluation" / run.dtype / run.id, layout)
     baseline = next(arm for arm in arms if arm.id == arm.baseline)
     texts = [(t.prompt_ids, t.token_ids) for t in baseline.traces if t.repeat == 0 and t.token_ids]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import platform
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -16,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from draftboard.drafter import UserError
 from draftboard.measure.linear import native_bfloat16
+from draftboard.record.environment import read_checkout, read_cpu
 from draftboard_drafters.training.batches import Texts
 from draftboard_drafters.training.objective import Recipe
 
@@ -67,6 +69,8 @@ class State:
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     curve: list[Point] = field(default_factory=list)
+    processes: list[dict[str, Any]] = field(default_factory=list)
+    """What trained, one entry for each kind of process that had a part in it."""
 
 
 def train(
@@ -85,9 +89,11 @@ def train(
     with other settings or of another identity.
     """
     about = {**{k: str(v) for k, v in asdict(settings).items()}, "products": products(), **(identity or {})}
-    state = _resume(folder, about) or State(dict(start or recipe.initial(settings.seed)))
+    state = _resume(folder, about) or State(dict(recipe.initial(settings.seed) if start is None else start))
     for tensor in state.parameters.values():
         tensor.requires_grad_(True)
+    if (process := _process()) not in state.processes:
+        state.processes.append(process)
     optimiser = torch.optim.AdamW(
         state.parameters.values(), lr=settings.rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
     )
@@ -102,6 +108,7 @@ def train(
         clock.note()
         if _due(state, settings):
             _evaluate(recipe, texts, state, loss, say)
+            clock.note()
             say(clock.words(settings, flops))
         if time.monotonic() - saved > SAVE_EVERY:
             saved = time.monotonic()
@@ -134,6 +141,20 @@ def products() -> str:
     """The dtype of the matrix products: bfloat16 where the processor has them, else float32. Weights, norms
     and losses are in float32 either way."""
     return "bfloat16" if native_bfloat16() else "float32"
+
+
+def _process() -> dict[str, Any]:
+    """What trains: processor, products, threads, versions, and the commit with whether it was changed."""
+    commit, dirty = read_checkout(Path(__file__))
+    return {
+        "cpu": read_cpu()[0],
+        "products": products(),
+        "threads": torch.get_num_threads(),
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "commit": commit,
+        "dirty": dirty,
+    }
 
 
 def _arithmetic() -> torch.autocast:
@@ -238,4 +259,5 @@ def read_state(folder: Path) -> tuple[dict[str, str], State] | None:
         held["curve"] = [Point(**{**p, "positions": tuple(p["positions"])}) for p in held["curve"]]
         return found["about"], State(**held)
     except (RuntimeError, KeyError, TypeError, EOFError, OSError, pickle.UnpicklingError) as error:
-        raise UserError(f"{file} cannot be read ({error}); remove its folder to begin anew") from None
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"{file} cannot be read ({reason}); remove its folder to begin anew") from None

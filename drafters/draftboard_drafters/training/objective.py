@@ -41,7 +41,7 @@ class Recipe(Protocol):
         """Writes the drafter with these parameters in bfloat16, in a published layout."""
 
     def shipped(self, folder: Path) -> dict[str, Tensor]:
-        """The parameters that `ship` wrote into a folder, float32. Raises UserError where there are none."""
+        """The parameters that `ship` wrote into a folder, float32. Raises UserError for others."""
 
 
 def laws(states: Tensor, head: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -46,10 +45,6 @@ class Replies:
                 file.truncate(file.read().rfind(b"\n") + 1)
                 self._tidy = True
             file.write(line.encode())
-
-    def sha256(self) -> str:
-        """Of the rows, whatever their order."""
-        return hashlib.sha256("\n".join(sorted(self._lines())).encode()).hexdigest()
 
     def _lines(self) -> list[str]:
         text = self.file.read_text() if self.file.exists() else ""

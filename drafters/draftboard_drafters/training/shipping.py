@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -13,7 +15,7 @@ from draftboard_drafters.checkpoints.loader import assemble, load
 from draftboard_drafters.training.parts import Words
 
 NOT_TRAINED = frozenset({"lm_head.weight", "d2t", "t2d"})
-"""Stored tensors that are the target's or say which of its words are known."""
+"""What `kept_tensors` adds to the trained ones."""
 
 
 def trained(plan: Plan, tensors: Mapping[str, Tensor]) -> Checkpoint:
@@ -40,3 +42,31 @@ def read_back(folder: Path) -> dict[str, Tensor]:
     """
     tensors = load(str(folder)).tensors
     return {name: tensor.float() for name, tensor in tensors.items() if name not in NOT_TRAINED}
+
+
+@contextmanager
+def replacing(folder: Path) -> Iterator[Path]:
+    """An empty folder that takes the place of `folder` when the block has ended well. What was there stays
+    until then; a kill in between is undone by `restore`."""
+    new, old = _beside(folder, "new"), _beside(folder, "old")
+    restore(folder)
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
+    yield new
+    if folder.exists():
+        folder.rename(old)
+    new.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def restore(folder: Path) -> None:
+    """Brings back what a killed `replacing` had moved away, or removes it if it was replaced."""
+    old = _beside(folder, "old")
+    if old.exists() and folder.exists():
+        shutil.rmtree(old)
+    elif old.exists():
+        old.rename(folder)
+
+
+def _beside(folder: Path, word: str) -> Path:
+    return folder.with_name(f".{folder.name}.{word}")

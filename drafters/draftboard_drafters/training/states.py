@@ -53,6 +53,11 @@ def taps_of(num_layers: int) -> tuple[int, ...]:
     return (*taps, FINAL_NORM)
 
 
+def layout_of(target: str, num_layers: int, width: int) -> Layout:
+    """The layout of the states that training reads. Raises UserError for a target that is too shallow."""
+    return Layout(target, taps_of(num_layers), width)
+
+
 class Store:
     """A folder of texts and their states. One writer at a time, any number of readers."""
 

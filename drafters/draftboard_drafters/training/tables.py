@@ -8,7 +8,7 @@ from typing import Any
 
 from draftboard.drafter import UserError
 
-POINTS = 6
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Columns of a learning curve."""
 
 
@@ -45,19 +45,23 @@ def _cost(method: str, card: dict[str, Any]) -> str:
 
 
 def _curves(cards: dict[str, Any]) -> list[str]:
-    most = max((len(card["curve"]) for card in cards.values()), default=2) - 1
-    shares = [f"{place / most:.0%}" for place in _places(most + 1)]
-    head = f"| held-out length after | {' | '.join(shares)} of the visits |"
-    return [head, "| --- " * (POINTS + 1) + "|", *(_curve(method, card) for method, card in cards.items())]
+    head = f"| held-out length after about | {' | '.join(f'{share:.0%}' for share in SHARES)} of the visits |"
+    return [
+        head,
+        "| --- " * (len(SHARES) + 1) + "|",
+        *(_curve(method, card) for method, card in cards.items()),
+    ]
 
 
 def _curve(method: str, card: dict[str, Any]) -> str:
-    points = card["curve"]
-    picked = [points[place] for place in _places(len(points))]
-    lengths = " | ".join(f"{p['length']:.3f} ({p['cpu_seconds'] / 3600:.2f} h)" for p in picked)
-    return f"| `{method}` | {lengths} |"
+    cells = (
+        f"{p['length']:.3f} ({p['tokens'] / 1e6:.1f} M, {p['cpu_seconds'] / 3600:.2f} h)"
+        for p in (_nearest(card["curve"], share) for share in SHARES)
+    )
+    return f"| `{method}` | {' | '.join(cells)} |"
 
 
-def _places(count: int) -> list[int]:
-    """Which of `count` points are shown, the first and the last among them."""
-    return [round(place * (count - 1) / (POINTS - 1)) for place in range(POINTS)]
+def _nearest(points: list[dict[str, Any]], share: float) -> dict[str, Any]:
+    """The point of a curve next to a share of its visits."""
+    place = share * points[-1]["tokens"]
+    return min(points, key=lambda point: abs(float(point["tokens"]) - place))

@@ -101,8 +101,8 @@ def place_of(arm: ArmChange) -> tuple[str, str]:
 
 
 def percent(log: float) -> str:
-    """A log ratio as a signed percentage."""
-    return f"{math.expm1(log):+.1%}"
+    """A log ratio as a signed percentage, +0.0% for whatever rounds to none."""
+    return f"{math.expm1(log):+z.1%}"
 
 
 def share(limit: float) -> str:

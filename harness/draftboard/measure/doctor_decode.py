@@ -79,7 +79,7 @@ def loop_lines(name: str, cost: LoopCost) -> Iterator[Line]:
     """The whole loop, the forwards in it, and the difference."""
     yield Line(f"{name}, K=0 through the speculative path", f"{cost.loop_ms:.3f} ms a token")
     yield Line("bare forward", f"{cost.bare_ms:.3f} ms a token")
-    yield Line("the engine's tax", f"{cost.tax_ms:+.3f} ms a token, {cost.tax:+.1%} of the bare forward")
+    yield Line("the engine's tax", f"{cost.tax_ms:+z.3f} ms a token, {cost.tax:+z.1%} of the bare forward")
 
 
 def _loop(subject: Subject, model: TargetModel) -> Iterator[Line]:

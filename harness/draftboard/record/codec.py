@@ -95,10 +95,11 @@ def _read_tuple(args: tuple[Any, ...], data: Json, where: str) -> tuple[Any, ...
     if len(args) == 2 and args[1] is Ellipsis:
         if args[0] in _PLAIN and set(map(type, data)) <= {args[0]} and _all_bounded(args[0], data):
             return tuple(data)  # what most of a record is: item by item, reading takes four times as long
-        return tuple(_read(args[0], item, where) for item in data)
+        return tuple(_read(args[0], item, f"{where}[{i}]") for i, item in enumerate(data))
     if len(data) != len(args):
         _refuse(where, f"{len(args)} items", data)
-    return tuple(_read(arg, item, where) for arg, item in zip(args, data, strict=True))
+    pairs = enumerate(zip(args, data, strict=True))
+    return tuple(_read(arg, item, f"{where}[{i}]") for i, (arg, item) in pairs)
 
 
 def _checked(kind: type, data: Json, where: str) -> Any:

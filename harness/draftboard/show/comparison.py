@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from draftboard.judge.compare import ArmChange, Comparison, Difference
-from draftboard.judge.findings import Finding, Outcome
+from draftboard.judge.findings import Finding, Outcome, percent
 from draftboard.judge.gate import Ruling
 from draftboard.judge.pairing import Measured
 from draftboard.show import words
@@ -128,8 +127,8 @@ def change_words(difference: Difference) -> tuple[str, str]:
     if change.log is None:
         return words.DASH, ""
     if change.lo is None or change.hi is None:
-        return _percent(change.log), ""
-    return _percent(change.log), f"{_percent(change.lo)} to {_percent(change.hi)}"
+        return percent(change.log), ""
+    return percent(change.log), f"{percent(change.lo)} to {percent(change.hi)}"
 
 
 def figure_words(one: Difference) -> str:
@@ -160,7 +159,3 @@ def _cells(name: str, arm: ArmChange, one: Difference) -> Sequence[str]:
 def _finding(one: Finding) -> str:
     place = " ".join(word for word in (one.task, one.arm) if word)
     return f"{one.outcome}: {f'{place}, ' if place else ''}{one.check}: {one.text}"
-
-
-def _percent(log: float) -> str:
-    return f"{math.expm1(log):+.1%}"

@@ -95,7 +95,7 @@ WHAT_IF_HEADS = ("what if", *TERM_HEADS, "gain")
 
 def what_if_cells(one: WhatIf) -> tuple[str, ...]:
     """A change of the terms in words, with its gain over the measured speedup."""
-    return one.change, *_term_cells(one.terms), f"{one.gain - 1:+.0%}"
+    return one.change, *_term_cells(one.terms), f"{one.gain - 1:+z.0%}"
 
 
 def break_even_words(terms: Terms) -> str:
@@ -118,8 +118,8 @@ def prediction_words(tried: Prediction) -> str:
         return f"formula on unseen prompts: {tried.missing}"
     return (
         f"formula on unseen prompts: predicted {factor(tried.predicted)}, measured {factor(tried.measured)}, "
-        f"residual {tried.residual_pct:+.1f} %; with their own acceptance length "
-        f"{words.figure(tried.predicted_at_own_length, 'x')}, {tried.residual_at_own_length_pct:+.1f} %"
+        f"residual {tried.residual_pct:+z.1f} %; with their own acceptance length "
+        f"{words.figure(tried.predicted_at_own_length, 'x')}, {tried.residual_at_own_length_pct:+z.1f} %"
     )
 
 

@@ -71,7 +71,7 @@ class DFlashRecipe:
         export(self.checkpoint(parameters), folder, self.layout)
 
     def shipped(self, folder: Path) -> dict[str, Tensor]:
-        """Reads them back."""
+        """The trained parameters of a shipped drafter."""
         return read_back(folder)
 
     def checkpoint(self, parameters: Mapping[str, Tensor]) -> Checkpoint:

@@ -105,7 +105,7 @@ class DraftModelRecipe:
         _compact(folder / "tokenizer.json")
 
     def shipped(self, folder: Path) -> dict[str, Tensor]:
-        """Reads them back."""
+        """The trained parameters of a shipped drafter."""
         tensors = load_file(folder / WEIGHTS)
         return {name: tensor.float() for name, tensor in tensors.items()}
 

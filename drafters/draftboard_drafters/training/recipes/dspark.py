@@ -107,7 +107,7 @@ class DSparkRecipe:
         export(self.checkpoint(parameters), folder, self.layout)
 
     def shipped(self, folder: Path) -> dict[str, Tensor]:
-        """Reads them back."""
+        """The trained parameters of a shipped drafter."""
         return read_back(folder)
 
     def checkpoint(self, parameters: Mapping[str, Tensor]) -> Checkpoint:

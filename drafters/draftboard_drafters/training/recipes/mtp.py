@@ -88,7 +88,7 @@ class MtpRecipe:
         export(self.checkpoint(parameters), folder, self.layout)
 
     def shipped(self, folder: Path) -> dict[str, Tensor]:
-        """Reads them back."""
+        """The trained parameters of a shipped drafter."""
         return read_back(folder)
 
     def checkpoint(self, parameters: Mapping[str, Tensor]) -> Checkpoint:

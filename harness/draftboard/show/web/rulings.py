@@ -5,9 +5,9 @@ What a gate measures beside a commit is stored nowhere else.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
+from draftboard.judge.findings import percent
 from draftboard.record.history import Ruled, Said
 from draftboard.record.ids import digest
 from draftboard.record.store import parse_utc
@@ -62,6 +62,6 @@ def _line(ruled: Ruled, said: Said) -> tuple[str, ...]:
     base = ruled.against[:7] if len(ruled.against) == _FULL_HASH else ruled.against
     figures = (cell(point, name) for name, point in points.items())
     why = "; ".join(text.removeprefix(f"{said.task} {said.arm} ") for text in ruled.because)
-    time = "" if said.time_change is None else f", {math.expm1(said.time_change):+.1%} time"
+    time = "" if said.time_change is None else f", {percent(said.time_change)} time"
     said_of_it = f"{ruled.outcome}{time}, base {base}{f': {why}' if why else ''}"
     return first.day, first.commit, *figures, said_of_it

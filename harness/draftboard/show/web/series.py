@@ -77,4 +77,4 @@ def _steps(points: Sequence[Point]) -> tuple[Step, ...]:
 
 
 def _size(step: Step) -> str:
-    return f"{step.after / step.before - 1:+.1%}"
+    return f"{step.after / step.before - 1:+z.1%}"
