@@ -15,7 +15,8 @@ Qwen's, MiMo's and speculators' modules use the normed state for both; for DeepS
 differ. `hidden` and `recycled` choose each separately, `post` or `pre`; the layout has a default.
 
 A module is trained for one draft; using it again is off its training, and acceptance falls with the place in
-the draft. The law handed over is the softmax over the full vocabulary.
+the draft. The law handed over is the softmax over the full vocabulary, or over the ids of a token map
+(FastMTP's compressed vocabulary): the target's head is larger than the module.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from draftboard_drafters._serial import SerialDrafter
 from draftboard_drafters.checkpoints import Checkpoint, Plan, Serial, Served, Spec, serial
 from draftboard_drafters.checkpoints.random import randomised
 from draftboard_drafters.checkpoints.shipped import located
+from draftboard_drafters.checkpoints.token_maps import read_token_map
 
 Side = Literal["post", "pre"]
 """After the norm or before it."""
@@ -89,9 +91,11 @@ def drafter(
     num_speculative_tokens: int | None,
     hidden: Side | None = None,
     recycled: Side | None = None,
+    only: Tensor | None = None,
 ) -> SerialDrafter:
-    """A drafter from a checkpoint that fits the target. Raises UserError where it does not."""
-    served, switches = checkpoints.serve(checkpoint, target), checkpoint.serial
+    """A drafter from a checkpoint that fits the target, for the ids in `only`. Raises UserError where it does
+    not."""
+    served, switches = checkpoints.serve(checkpoint, target, only), checkpoint.serial
     assert switches is not None
     if hidden is not None:
         tap = FINAL_NORM if hidden == "post" else target.num_layers
@@ -112,6 +116,7 @@ def build(
     num_speculative_tokens: int | None = None,
     hidden: Side | None = None,
     recycled: Side | None = None,
+    token_map: str | None = None,
 ) -> Drafter:
     """An MTP drafter: the target's own, where that carries the module, or one in speculators layout.
 
@@ -119,11 +124,13 @@ def build(
 
     K defaults to the drafts trained for and may be any. `hidden` is the side of the target's final norm on
     which the first draft's state is taken, `recycled` the side of the module's norm for the next ones; None
-    is the layout's choice. Raises UserError for a checkpoint that cannot be read or run, is another method's,
-    or does not fit the target.
+    is the layout's choice. `token_map` is a JSON list of the only ids to draft, or a folder with one
+    (`shipped`: the ids that the shipped weights were trained on); None drafts any. Raises UserError for a
+    checkpoint or map that cannot be read or run, is another method's, or does not fit the target.
     """
     loaded = checkpoints.load_as("mtp", located(checkpoint, "mtp", target), revision)
-    return drafter(loaded, target, sampler, num_speculative_tokens, hidden, recycled)
+    only = None if token_map is None else read_token_map(located(token_map, "mtp", target), target)
+    return drafter(loaded, target, sampler, num_speculative_tokens, hidden, recycled, only)
 
 
 def example(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from torch import Tensor
 from draftboard.drafter import FINAL_NORM, Target, UserError, Weights
 from draftboard_drafters._layers import Vocabulary
 from draftboard_drafters.checkpoints.record import TARGETS, Checkpoint
+from draftboard_drafters.checkpoints.token_maps import head_rows
 
 _CHUNK = 64
 """Rows compared at a time."""
@@ -29,8 +31,9 @@ class Served:
     vocabulary: Vocabulary
 
 
-def serve(checkpoint: Checkpoint, target: Target) -> Served:
-    """The checkpoint's tensors for a target.
+def serve(checkpoint: Checkpoint, target: Target, only: Tensor | None = None) -> Served:
+    """The checkpoint's tensors for a target. `only` limits a drafter that has the target's head to these
+    ids, int64 [n].
 
     Raises UserError, naming what differs, when the checkpoint was made for another target; warns about
     disagreements that do not prevent a run.
@@ -49,10 +52,22 @@ def serve(checkpoint: Checkpoint, target: Target) -> Served:
         ids = offsets + torch.arange(len(offsets), device=target.device)
     for name in _copies(placed, target):
         del placed[name]
+    if only is not None:
+        if "lm_head.weight" in placed:
+            raise UserError(
+                f"{checkpoint.path} has a head of its own, which no token map can limit; leave it out"
+            )
+        ids, placed["lm_head.weight"] = only, head_rows(target, only)
     vocabulary = Vocabulary(target, placed.get("embed_tokens.weight"), placed.get("lm_head.weight"), ids)
     size = sum(tensor.numel() * tensor.element_size() for tensor in placed.values())
-    weights = Weights(size, checkpoint.sha256, checkpoint.origin, checkpoint.training)
+    sha256 = checkpoint.sha256 if only is None else _with_map(checkpoint.sha256, only)
+    weights = Weights(size, sha256, checkpoint.origin, checkpoint.training)
     return Served(placed, weights, vocabulary)
+
+
+def _with_map(sha256: str, only: Tensor) -> str:
+    """One hash for the weights and the ids that they are limited to."""
+    return hashlib.sha256(sha256.encode() + only.cpu().numpy().tobytes()).hexdigest()
 
 
 def _check_fit(checkpoint: Checkpoint, target: Target) -> None:

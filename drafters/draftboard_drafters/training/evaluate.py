@@ -42,10 +42,6 @@ class Benchmark:
     store: Store
     measured: tuple[Measured, ...]
 
-    def seen(self, drafter: Drafter, name: str) -> list[Measured]:
-        """The arms of this method that ran with this drafter's weights, whatever their K and options."""
-        return [arm for arm in self.measured if (arm.drafter, arm.weights) == (name, drafter.weights.sha256)]
-
 
 def runs_of(results: Path, target: str) -> dict[str, list[Path]]:
     """Folders of the greedy runs of the target with this id, by their dtype. Raises UserError where there is

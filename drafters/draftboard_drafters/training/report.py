@@ -11,6 +11,7 @@ import torch
 from draftboard.drafter import Drafter, UserError
 from draftboard.measure.loading import load_target, resolve_dtype, target_id
 from draftboard.measure.target import TargetModel
+from draftboard_drafters.checkpoints.shipped import SHIPPED
 from draftboard_drafters.training.evaluate import (
     Benchmark,
     Measured,
@@ -50,9 +51,11 @@ def report(
 
 def _judged(folder: Path, found: Benchmark, target: TargetModel) -> Iterator[str]:
     """A line for each arm that the engine ran with these weights, or for the trained K alone."""
-    arms: list[Measured | None] = [*found.seen(_shipped(folder, target, None), folder.name)]
-    for arm in arms or [None]:
-        drafter = _shipped(folder, target, arm)
+    named = [(arm, _shipped(folder, target, arm)) for arm in found.measured if arm.drafter == folder.name]
+    ran: list[tuple[Measured | None, Drafter]] = [
+        (arm, drafter) for arm, drafter in named if arm.weights == drafter.weights.sha256
+    ]
+    for arm, drafter in ran or [(None, _shipped(folder, target, None))]:
         rounds = evaluate(drafter, found, target.dtype)
         said = f"K={drafter.num_speculative_tokens}{_options(arm)}"
         yield f"{said} {_figures(rounds, drafter, arm)}" if rounds else f"{said} no reply has a round"
@@ -75,9 +78,10 @@ def _shipped(folder: Path, target: TargetModel, arm: Measured | None) -> Drafter
     """The drafter of the weights in `folder`, by the method that it is named after; with the arm's K and
     options, else as trained."""
     module = importlib.import_module(f"draftboard_drafters.{folder.name}")
-    options = {} if arm is None else {**arm.options, "num_speculative_tokens": arm.k}
     where = "model" if folder.name == "draft_model" else "checkpoint"
+    options = {} if arm is None else {**arm.options, "num_speculative_tokens": arm.k}
+    here = {name: str(folder) if value == SHIPPED else value for name, value in options.items()}
     drafter: Drafter = module.build(
-        target, greedy_sampler(target.device), **{**options, where: str(folder), "revision": None}
+        target, greedy_sampler(target.device), **{**here, where: str(folder), "revision": None}
     )
     return drafter

@@ -2,7 +2,8 @@
 cross-entropy to the target's law, step s weighted 0.6^s.
 
 Unlike there, a step sees what it will see when it drafts (see `chains`). The full head and the embedding are
-the target's and stay as they are; the loss reads the rows of the most frequent tokens alone, the drafter all.
+the target's and stay as they are; the loss reads the rows of the most frequent tokens alone, and so does a
+drafter that is given the token map.
 Started from the target's last block; fc undoes the final norm of the feature.
 """
 
@@ -19,6 +20,7 @@ from draftboard.drafter import FINAL_NORM
 from draftboard_drafters._layers import Angles
 from draftboard_drafters.checkpoints import Checkpoint, Plan, Serial, Spec, serial
 from draftboard_drafters.checkpoints.exporting import export
+from draftboard_drafters.checkpoints.token_maps import write_token_map
 from draftboard_drafters.training.batches import Batch
 from draftboard_drafters.training.blocks import chain_step, norm
 from draftboard_drafters.training.chains import Chains
@@ -84,8 +86,9 @@ class MtpRecipe:
         return chain_step(normed, x, parameters, at, shape, angles, keys, values)
 
     def ship(self, parameters: Mapping[str, Tensor], folder: Path) -> None:
-        """Writes the drafter."""
+        """Writes the drafter, and the words that its loss read."""
         export(self.checkpoint(parameters), folder, self.layout)
+        write_token_map(folder, self.words.ids.tolist())
 
     def shipped(self, folder: Path) -> dict[str, Tensor]:
         """The trained parameters of a shipped drafter."""

@@ -1,0 +1,62 @@
+"""Token maps: the ids that a drafter with its target's head is limited to, so that it reads fewer rows of it.
+
+Most of what is said comes from a small part of a vocabulary, and the head costs more than a small drafter's
+layers: FR-Spec (arXiv 2502.14856) keeps the most frequent ids, FastMTP (arXiv 2509.18362) does so for an MTP
+module. A word outside is never drafted; the target says it itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from draftboard.drafter import Target, UserError
+
+TOKEN_MAP = "token_map.json"
+"""A JSON list of ids, beside the weights that it is for."""
+
+
+def write_token_map(folder: Path, ids: Iterable[int]) -> None:
+    """Writes a map into a folder."""
+    (folder / TOKEN_MAP).write_text(json.dumps(list(ids), separators=(",", ":")) + "\n")
+
+
+def read_token_map(path: str, target: Target) -> Tensor:
+    """The ids of a map, int64 [n], ascending; `path` is a file, or a folder with `TOKEN_MAP`.
+
+    Raises UserError for a file that is not there or is no list of different ids of the target.
+    """
+    file = Path(path).expanduser()
+    file = file / TOKEN_MAP if file.is_dir() else file
+    try:
+        ids = json.loads(file.read_text())
+    except OSError as error:
+        raise UserError(f"token map {file}: {error.strerror}; name a JSON list of token ids") from None
+    except ValueError as error:
+        raise UserError(f"token map {file} is no JSON ({error}); it must be a list of token ids") from None
+    if not isinstance(ids, list) or not ids or {type(id) for id in ids} != {int}:
+        raise UserError(f"token map {file}: expected a list of token ids, found {ids!r:.40}")
+    found = torch.tensor(sorted(set(ids)))
+    if len(found) < len(ids):
+        raise UserError(
+            f"token map {file} names an id twice; it has {len(ids)} and {len(found)} different ones"
+        )
+    odd = [id for id in (int(found[0]), int(found[-1])) if not 0 <= id < target.vocab_size]
+    if odd:
+        raise UserError(f"token map {file}: {odd[0]} is none of the {target.vocab_size} ids of {target.id!r}")
+    return found.to(target.device)
+
+
+def head_rows(target: Target, ids: Tensor) -> Tensor:
+    """Rows of the target's head [n, H] in its dtype: unit vectors through the head give them exactly, since
+    every sum has one term."""
+    units = torch.eye(target.hidden_size, dtype=target.dtype, device=target.device)
+    return torch.cat([target.head(some)[:, ids] for some in torch.split(units, _CHUNK)]).T.contiguous()
+
+
+_CHUNK = 64
+"""Unit vectors at a time: a product with the whole vocabulary is kept for each."""
