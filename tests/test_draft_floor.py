@@ -80,7 +80,7 @@ def test_the_targets_head_counts_where_it_is_read(bench: Any) -> None:
 @torch.inference_mode()
 @pytest.mark.parametrize("name", ["eagle3", "dflash"])
 def test_a_layers_compiled_calls_count(bench: Any, name: str) -> None:
-    """By the halves of a layer as by single products: what is read is the same."""
+    """By a layer or its halves as by single products: what is read is the same."""
     target = tiny_target()
     module = plugins.load(name, "draftboard_drafters")
 

@@ -239,6 +239,58 @@ def test_a_compiled_layer_is_the_layer_by_operators(
         torch.testing.assert_close(one, other, **close)
 
 
+@pytest.mark.parametrize("zero_centred", [False, True])
+@pytest.mark.parametrize("sight", [Sight(), Sight(causal=True), Sight(window=4)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.inference_mode()
+def test_a_compiled_block_is_the_block_by_operators(
+    sight: Sight, zero_centred: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second of two in a cache, after a context; its input stays as it was."""
+    if kernels() is None:
+        pytest.skip(f"NOT RUN: {kernels_missing()}")
+    geometry = Geometry(
+        hidden_size=32,
+        intermediate_size=48,
+        heads=6,
+        kv_heads=2,
+        head_dim=16,
+        eps=1e-5,
+        qk_norm=True,
+        zero_centred_norms=zero_centred,
+    )
+    sizes = {
+        "self_attn.q_proj": (96, 32),
+        "self_attn.k_proj": (32, 32),
+        "self_attn.v_proj": (32, 32),
+        "self_attn.o_proj": (32, 96),
+        "mlp.gate_proj": (48, 32),
+        "mlp.up_proj": (48, 32),
+        "mlp.down_proj": (32, 48),
+        "self_attn.q_norm": (16,),
+        "self_attn.k_norm": (16,),
+        "input_layernorm": (32,),
+        "post_attention_layernorm": (32,),
+    }
+    parameters = {f"{name}.weight": (torch.randn(size) / 4).to(dtype) for name, size in sizes.items()}
+    table = Rotary(Rope(PLAIN, 64), 16, 24, dtype, CPU)
+    x, found = torch.randn(8, 32).to(dtype), []
+    given = x.clone()
+    for missing in (False, True):
+        if missing:
+            for module in (block_parts, linear):
+                monkeypatch.setattr(module, "kernels", lambda: None)
+        layer, cache = DecoderLayer(parameters, geometry), KVCache(2, 2, 16, 24, dtype, CPU)
+        assert (layer.call is None) is missing
+        layer(x[:5], Rows(slice(0, 5), Sight(causal=True), table), cache, 1)
+        found.append((layer(x[5:], Rows(slice(5, 8), sight, table), cache, 1), cache.layers[1]))
+        assert torch.equal(x, given) and not cache.layers[0].any()
+    for one, other in zip(*found, strict=True):
+        assert one.dtype is dtype
+        close = {"atol": 1e-5, "rtol": 1e-4} if dtype is torch.float32 else {"atol": 0.06, "rtol": 0.02}
+        torch.testing.assert_close(one, other, **close)
+
+
 @pytest.mark.parametrize("added", [False, True], ids=["bool", "additive"])
 def test_attention_is_softmax_over_what_is_seen(added: bool) -> None:
     query, keys, values = torch.randn(2, 4, 8), torch.randn(2, 5, 8), torch.randn(2, 5, 8)

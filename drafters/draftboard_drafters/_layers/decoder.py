@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from draftboard.measure.block_parts import few, mlp_call
+from draftboard.measure.block_parts import few, layer_call, mlp_call
 from draftboard.measure.cache import KVCache
 from draftboard_drafters._layers.attention import Attention, Geometry, Rows
 from draftboard_drafters._layers.parameters import Parameters, joined, part
@@ -37,8 +37,13 @@ class DecoderLayer:
         self.attention = Attention(part(parameters, "self_attn."), geometry)
         self.post_norm = geometry.norm(parameters["post_attention_layernorm.weight"])
         self.mlp = SwiGLU(part(parameters, "mlp."))
+        norms = self.input_norm.weight, self.post_norm.weight
+        self.call = layer_call(self.attention.call, self.mlp.call, norms)
 
     def __call__(self, x: Tensor, rows: Rows, cache: KVCache, layer: int) -> Tensor:
         """x [n, H] at the rows' positions, which it fills in the cache's layer. Returns [n, H]."""
+        start, table = rows.start, rows.rotary.table
+        if self.call is not None and start is not None and table is not None and few(x):
+            return self.call(x, cache, layer, start, table, causal=rows.sight.causal)
         x = x + self.attention(self.input_norm(x), rows, cache, layer)
         return x + self.mlp(self.post_norm(x))

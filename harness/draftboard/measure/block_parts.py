@@ -1,4 +1,4 @@
-"""Attention and MLP of a decoder block as one call of `kernels` each, for the layers of drafters."""
+"""A decoder block as one call of `kernels`, or its attention and its MLP, for the layers of drafters."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Part:
                 address(product.weight),
                 address(product.float_bias),
             )
-        first, last = list(products.values())
+        first, *_, last = products.values()
         self.inputs, self.outputs = first.weight.shape[1], len(last.weight)
         half = first.weight.dtype is torch.bfloat16
         known = {"half": half, "hidden": self.outputs, "inner": self.inputs, **sizes}
@@ -48,11 +48,14 @@ class _Part:
             self.facts[name] = value
         self._address, self.room = self.facts.ctypes.data, Room(self.facts)
 
-    def run(self, x: Tensor) -> Tensor:
+    def _check(self, x: Tensor) -> None:
         if x.dim() != 2 or x.shape[1] != self.inputs or not few(x):
             raise ValueError(
                 f"1 to {MOST_ROWS} states {self.inputs} wide were expected on the CPU, found {tuple(x.shape)}"
             )
+
+    def run(self, x: Tensor) -> Tensor:
+        self._check(x)
         wide, out = x.float().contiguous(), torch.empty(len(x), self.outputs)
         self.facts["x"], self.facts["rows"], self.facts["result"] = wide.data_ptr(), len(x), out.data_ptr()
         self._call(self._address, self.room.threads())
@@ -62,12 +65,13 @@ class _Part:
 class AttentionCall(_Part):
     """Products, norms of heads, rotation, the cache, and attention over what is in it."""
 
-    def __init__(self, call: Call, qkv: Streamed, out: Streamed, heads: Heads) -> None:
+    def __init__(self, call: Call, qkv: Streamed, out: Streamed, heads: Heads, **more: Streamed) -> None:
         size = heads.head_dim
         counts = {"heads": heads.heads, "kv_heads": heads.kv_heads, "head_dim": size, "eps": heads.eps}
         turning = {"scale": size**-0.5, "stride": 1, "partner": size // 2}
-        super().__init__(call, {"qkv": qkv, "out": out}, {**counts, **turning})
+        super().__init__(call, {"qkv": qkv, "out": out, **more}, {**counts, **turning})
         self._norms = [norm if norm is None else norm.float() for norm in (heads.q_norm, heads.k_norm)]
+        self.heads = heads
         self.layer["q_norm"], self.layer["k_norm"] = map(address, self._norms)
         self._capacity, self._dtype = 0, qkv.weight.dtype
         self._kv_heads, self._head_dim = heads.kv_heads, size
@@ -94,6 +98,31 @@ class AttentionCall(_Part):
         self.layer["cache"], facts["angles"] = held.data_ptr(), angles.data_ptr()
         facts["start"], facts["whole"] = start, not causal
         return self.run(x)
+
+
+class LayerCall(AttentionCall):
+    """x + attention(norm(x)), and on it x + MLP(norm(x)): a whole block."""
+
+    def __init__(
+        self, call: Call, attention: AttentionCall, mlp: MlpCall, norms: tuple[Tensor, Tensor]
+    ) -> None:
+        """`norms` are the factors [H] before attention and before the MLP."""
+        qkv, out = attention.products.values()
+        super().__init__(call, qkv, out, attention.heads, **mlp.products)
+        self._factors = [norm.float().contiguous() for norm in norms]
+        self.layer["input_norm"], self.layer["post_norm"] = map(address, self._factors)
+        self.facts["inter"] = mlp.facts["inter"]
+        self.facts["norm"] = address(
+            self._factors[-1]
+        )  # of a model's end, which a block has not: it goes nowhere
+        self.room = Room(self.facts)
+
+    def run(self, x: Tensor) -> Tensor:
+        self._check(x)
+        wide = x.float() if x.dtype is not torch.float32 else x.clone()
+        self.facts["x"], self.facts["rows"] = wide.data_ptr(), len(x)
+        self._call(self._address, self.room.threads())
+        return wide.to(x.dtype)
 
 
 class MlpCall(_Part):
@@ -125,6 +154,17 @@ def mlp_call(gate_up: Linear, down: Linear) -> MlpCall | None:
     if gate_up.weight.dtype is not down.weight.dtype:
         return None
     return MlpCall(fast.mlp, gate_up, down)
+
+
+def layer_call(
+    attention: AttentionCall | None, mlp: MlpCall | None, norms: tuple[Tensor, Tensor]
+) -> LayerCall | None:
+    """The call for a block of these halves; None where they are none or do not fit each other."""
+    fast = kernels()
+    if fast is None or attention is None or mlp is None:
+        return None
+    sizes = {(part.inputs, part.outputs, int(part.facts["half"][0])) for part in (attention, mlp)}
+    return LayerCall(fast.forward, attention, mlp, norms) if len(sizes) == 1 else None
 
 
 def few(x: Tensor) -> bool:
