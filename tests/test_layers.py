@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -239,16 +240,16 @@ def test_a_compiled_layer_is_the_layer_by_operators(
         torch.testing.assert_close(one, other, **close)
 
 
-@pytest.mark.parametrize("zero_centred", [False, True])
-@pytest.mark.parametrize("sight", [Sight(), Sight(causal=True), Sight(window=4)], ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@torch.inference_mode()
-def test_a_compiled_block_is_the_block_by_operators(
-    sight: Sight, zero_centred: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The second of two in a cache, after a context; its input stays as it was."""
-    if kernels() is None:
-        pytest.skip(f"NOT RUN: {kernels_missing()}")
+def block_of(zero_centred: bool, dtype: torch.dtype) -> tuple[dict[str, torch.Tensor], Geometry]:
+    """A decoder block's parameters, queries and keys normed."""
+    sizes = {
+        **{f"self_attn.{name}_proj": (size, 32) for name, size in (("q", 96), ("k", 32), ("v", 32))},
+        "self_attn.o_proj": (32, 96),
+        **{f"mlp.{name}_proj": (48, 32) for name in ("gate", "up")},
+        "mlp.down_proj": (32, 48),
+        **{f"self_attn.{name}_norm": (16,) for name in "qk"},
+        **{f"{name}_layernorm": (32,) for name in ("input", "post_attention")},
+    }
     geometry = Geometry(
         hidden_size=32,
         intermediate_size=48,
@@ -259,22 +260,22 @@ def test_a_compiled_block_is_the_block_by_operators(
         qk_norm=True,
         zero_centred_norms=zero_centred,
     )
-    sizes = {
-        "self_attn.q_proj": (96, 32),
-        "self_attn.k_proj": (32, 32),
-        "self_attn.v_proj": (32, 32),
-        "self_attn.o_proj": (32, 96),
-        "mlp.gate_proj": (48, 32),
-        "mlp.up_proj": (48, 32),
-        "mlp.down_proj": (32, 48),
-        "self_attn.q_norm": (16,),
-        "self_attn.k_norm": (16,),
-        "input_layernorm": (32,),
-        "post_attention_layernorm": (32,),
-    }
-    parameters = {f"{name}.weight": (torch.randn(size) / 4).to(dtype) for name, size in sizes.items()}
-    table = Rotary(Rope(PLAIN, 64), 16, 24, dtype, CPU)
-    x, found = torch.randn(8, 32).to(dtype), []
+    return {f"{name}.weight": (torch.randn(size) / 4).to(dtype) for name, size in sizes.items()}, geometry
+
+
+@pytest.mark.parametrize("zero_centred", [False, True])
+@pytest.mark.parametrize("sight", [Sight(), Sight(causal=True), Sight(window=4)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.inference_mode()
+def test_a_compiled_block_is_the_block_by_operators(
+    sight: Sight, zero_centred: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second of two in a cache, after a context, its input transposed in memory and left as it was."""
+    if kernels() is None:
+        pytest.skip(f"NOT RUN: {kernels_missing()}")
+    parameters, geometry = block_of(zero_centred, dtype)
+    table, found = Rotary(Rope(PLAIN, 64), 16, 24, dtype, CPU), []
+    x = torch.randn(32, 8).to(dtype).T
     given = x.clone()
     for missing in (False, True):
         if missing:
@@ -289,6 +290,25 @@ def test_a_compiled_block_is_the_block_by_operators(
         assert one.dtype is dtype
         close = {"atol": 1e-5, "rtol": 1e-4} if dtype is torch.float32 else {"atol": 0.06, "rtol": 0.02}
         torch.testing.assert_close(one, other, **close)
+
+
+@torch.inference_mode()
+def test_a_block_goes_by_its_one_call_where_it_can_and_by_halves_where_not() -> None:
+    if kernels() is None:
+        pytest.skip(f"NOT RUN: {kernels_missing()}")
+    layer = DecoderLayer(*block_of(False, torch.float32))
+    table, cache = (
+        Rotary(Rope(PLAIN, 64), 16, 64, torch.float32, CPU),
+        KVCache(1, 2, 16, 64, torch.float32, CPU),
+    )
+    assert layer.call is not None
+    with mock.patch.object(layer, "call", wraps=layer.call) as call:
+        for rows, calls in ((32, 1), (33, 1), (1, 2)):
+            layer(torch.randn(rows, 32), Rows(slice(0, rows), Sight(causal=True), table), cache, 0)
+            assert call.call_count == calls
+    wide, narrow = layer.input_norm.weight, torch.ones(16)
+    assert block_parts.layer_call(layer.attention.call, layer.mlp.call, (wide, narrow)) is None
+    assert block_parts.layer_call(layer.attention.call, None, (wide, wide)) is None
 
 
 @pytest.mark.parametrize("added", [False, True], ids=["bool", "additive"])

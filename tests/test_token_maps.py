@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,13 +13,19 @@ import torch
 from draftboard.drafter import DraftSampler
 from draftboard.errors import UserError
 from draftboard.measure.sampling import Randomness, Sampler
+from draftboard.measure.target import TargetModel
 from draftboard.record.records import Sampling
 from draftboard_drafters import checkpoints, mtp
-from draftboard_drafters.checkpoints.token_maps import head_rows, read_token_map, write_token_map
+from draftboard_drafters.checkpoints.token_maps import (
+    head_rows,
+    ids_sha256,
+    read_token_map,
+    write_token_map,
+)
 from draftboard_drafters.training.evaluate import Measured
 from draftboard_drafters.training.report import _shipped
 from shipped import MODULES
-from tiny import tiny_target
+from tiny import tiny_model, tiny_target
 from training_factory import SIZES, VOCABULARY, recipe, tiny_store
 
 CPU = torch.device("cpu")
@@ -48,12 +56,36 @@ def drafts(shipped: Path, drawn_by: DraftSampler, token_map: Path | None) -> mtp
     return found  # type: ignore[no-any-return]
 
 
-def test_the_rows_are_the_heads_bit_for_bit() -> None:
-    target, ids = tiny_target(**SIZES), torch.tensor(SOME)
-    rows = head_rows(target, ids)
-    states = torch.randn(5, target.hidden_size)
-    torch.testing.assert_close(states @ rows.T, target.head(states)[:, ids])
-    assert rows.shape == (len(SOME), target.hidden_size)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_rows_are_the_heads_bit_for_bit(dtype: torch.dtype) -> None:
+    model = tiny_model(hidden_size=96, vocab_size=VOCABULARY).to(dtype)
+    target = TargetModel(model, id="wide", max_context=32)
+    assert torch.equal(head_rows(target, torch.tensor(SOME)), model.lm_head.weight[SOME])
+
+
+@pytest.mark.parametrize(
+    "head",
+    [lambda logits: 5 * torch.tanh(logits / 5), lambda logits: logits + 0.25],
+    ids=["capped", "biased"],
+)
+def test_a_head_that_is_more_than_a_product_is_not_limited(
+    head: Callable[[torch.Tensor], torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tiny_target(**SIZES)
+    plain = target.head
+    monkeypatch.setattr(target, "head", lambda states: head(plain(states)))
+    with pytest.raises(UserError, match="the head of 'tiny-llama-0' is more than a product"):
+        head_rows(target, torch.tensor(SOME))
+
+
+def test_a_map_that_its_card_does_not_speak_of_is_refused(shipped: Path, tmp_path: Path) -> None:
+    write_token_map(tmp_path, SOME)
+    card = {"vocabulary": ids_sha256(torch.tensor(SOME))}
+    (tmp_path / "card.json").write_text(json.dumps(card))
+    assert read_token_map(str(tmp_path), tiny_target(**SIZES)).tolist() == SOME
+    write_token_map(tmp_path, SOME[1:])
+    with pytest.raises(UserError, match=r"card\.json beside it speaks of .*; fetch the folder again"):
+        read_token_map(str(tmp_path), tiny_target(**SIZES))
 
 
 def test_a_map_of_every_id_changes_no_draft(shipped: Path, tmp_path: Path) -> None:
@@ -106,7 +138,8 @@ def test_a_trained_module_has_the_words_that_its_loss_read(shipped: Path) -> Non
         ("{}", "expected a list of token ids, found {}"),
         ("[]", "expected a list of token ids"),
         ("[1, true]", "expected a list of token ids"),
-        ("[3, 3]", "names an id twice; it has 2 and 1 different ones"),
+        ("[3, 3]", "names an id twice: 1 of its 2 ids are different"),
+        ("[3, 99999999999999999999999]", "99999999999999999999999 is none of the 32 ids"),
         ("[3, 32]", "32 is none of the 32 ids of 'tiny-llama-0'"),
         ("[-1, 3]", "-1 is none of the 32 ids"),
     ],

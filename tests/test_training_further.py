@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from draftboard_drafters.checkpoints.cards import training_of
 from draftboard_drafters.checkpoints.loader import load
 from draftboard_drafters.training import commands, loop
 from draftboard_drafters.training.jobs import Job
+from draftboard_drafters.training.shipping import restore
 from training_toy import Killed, dying_at, toy_job
 
 
@@ -105,23 +107,130 @@ def test_a_killed_training_goes_on_where_it_stopped(shipped: Job, monkeypatch: p
     check_sums(read_card(shipped), 2)
 
 
-@pytest.mark.parametrize("where", ["write_card", "shutil.rmtree"])
-def test_a_kill_while_shipping_loses_neither_the_old_nor_the_new(
-    where: str, shipped: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def dying(*arguments: Any, **options: Any) -> None:
-        raise Killed
+def dying_when(patch: pytest.MonkeyPatch, name: str, condition: Callable[[Path], bool]) -> None:
+    """The call of this name dies, before it does anything, when its first path meets the condition."""
+    real: Any = (
+        shutil.rmtree if name == "shutil.rmtree" else getattr(Path, name.removeprefix("pathlib.Path."))
+    )
 
+    def call(path: Any, *arguments: Any, **options: Any) -> Any:
+        if condition(Path(path)):
+            raise Killed
+        return real(path, *arguments, **options)
+
+    patch.setattr(name, call)
+
+
+KILLS: dict[str, tuple[str, Callable[[Path], bool]]] = {
+    "before the card": ("pathlib.Path.replace", lambda path: path.name == "card.json.new"),
+    "before the old weights go": ("pathlib.Path.rename", lambda path: path.name == "mtp"),
+    "before the new weights come": ("pathlib.Path.rename", lambda path: path.name == ".mtp.new"),
+    "before the old weights are removed": ("shutil.rmtree", lambda path: path.name == ".mtp.old"),
+    "before its work is removed": ("shutil.rmtree", lambda path: path.name == "mtp-further"),
+}
+
+
+@pytest.mark.parametrize("place", KILLS)
+def test_a_kill_while_shipping_loses_neither_the_old_nor_the_new(
+    place: str, shipped: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = read_card(shipped)
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(f"draftboard_drafters.training.courses.{where}", dying)
+        dying_when(patch, *KILLS[place])
         commands.run("mtp", shipped)
+    restore(shipped.weights / "mtp")
     assert training_of(str(shipped.weights / "mtp")) is not None
     commands.run("mtp", shipped)
     card = read_card(shipped)
     check_sums(card, 2)
     assert card["stages"][0]["token_visits"] == first["token_visits"]
     assert not (shipped.work / "mtp-further").exists()
+    assert [path.name for path in shipped.weights.iterdir()] == ["mtp"]
+
+
+def test_the_work_of_another_stage_is_not_taken_for_the_shipped_one(
+    shipped: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two machines went on from the same weights, and the other one was first to ship."""
+    with pytest.raises(Killed):
+        commands.run("mtp", replace(shipped, say=dying_at("held-out", 3)))
+    elsewhere = replace(shipped, work=shipped.work.with_name("elsewhere"))
+    shutil.copytree(shipped.work / "states", elsewhere.work / "states")
+    commands.run("mtp", elsewhere)
+    with pytest.raises(UserError, match="holds a training whose s"):
+        commands.run("mtp", shipped)
+    assert (shipped.work / "mtp-further" / "state.pt").exists()
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda card: card | {"vocabulary": "ab"}, "has another vocabulary than its recipe"),
+        (
+            lambda card: {k: v for k, v in card.items() if k != "steps"},
+            "has no 'steps'; train the weights anew",
+        ),
+    ],
+    ids=["vocabulary", "old card"],
+)
+def test_a_card_that_cannot_be_gone_on_from_is_refused_before_the_hours(
+    damage: Callable[[dict[str, Any]], dict[str, Any]], said: str, shipped: Job
+) -> None:
+    card = damage(read_card(shipped))
+    (shipped.weights / "mtp" / "card.json").write_text(json.dumps(card))
+    with pytest.raises(UserError, match=said):
+        commands.run("mtp", shipped)
+
+
+@pytest.mark.parametrize("name", ["card.json", "model.safetensors"])
+def test_weights_that_were_not_fetched_whole_can_be_trained_anew(name: str, shipped: Job) -> None:
+    (shipped.weights / "mtp" / name).unlink()
+    commands.run("mtp", replace(shipped, tokens=600, further=None))
+    assert training_of(str(shipped.weights / "mtp")) is not None
+
+
+def test_a_method_that_starts_from_another_follows_it(job: Job) -> None:
+    """Its card says from which weights; others in their place begin another training."""
+    commands.run("data", job)
+    commands.run("dflash", job)
+    commands.run("dspark", job)
+    first = read_card(job, "dflash")
+    named = read_card(job, "dspark")["started_from"]["dflash"]
+    assert named == {key: first[key] for key in ("weights_sha256", "token_visits", "cpu_seconds")}
+    (job.weights / "dflash" / "card.json").unlink()
+    shutil.rmtree(job.work / "dflash")
+    commands.run("dflash", replace(job, tokens=100))
+    with pytest.raises(UserError, match="holds a training whose start dflash is"):
+        commands.run("dspark", job)
+
+
+def test_a_finished_training_is_not_credited_to_who_ships_it_again(
+    shipped: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = read_card(shipped)
+    monkeypatch.setattr(loop, "read_cpu", lambda: ("Another", 1))
+    commands.run("mtp", replace(shipped, tokens=600, further=None))
+    assert read_card(shipped) == first
+
+
+def test_a_stage_on_two_processors_names_both(shipped: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = read_card(shipped)["cpu"]
+    with pytest.raises(Killed):
+        commands.run("mtp", replace(shipped, say=dying_at("held-out", 3)))
+    monkeypatch.setattr(loop, "read_cpu", lambda: ("Another", 1))
+    commands.run("mtp", shipped)
+    commands.run("mtp", shipped)
+    card = read_card(shipped)
+    assert card["cpu"] == card["stages"][1]["cpu"] == f"{own} and Another"
+    assert [process["cpu"] for process in card["stages"][1]["processes"]] == [own, "Another"]
+
+
+def test_where_nothing_can_be_written_is_said_first(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands.run("data", job)
+    job.weights.write_text("a file")
+    with pytest.raises(UserError, match="cannot be made: File exists"):
+        commands.run("mtp", job)
+    assert not (job.work / "mtp").exists()
 
 
 def test_a_training_goes_on_from_the_weights_and_not_from_the_recipes_start(
@@ -158,6 +267,10 @@ def test_weights_that_became_no_better_are_not_shipped(job: Job, monkeypatch: py
     (tried,) = after.pop("not_kept")
     assert after == before
     assert tried["token_visits"] >= 100 and tried["curve"][-1]["length"] == pytest.approx(1.7)
+    monkeypatch.setattr(loop, "held_out", lambda *arguments: (0.5, 0.2))
+    commands.run("mtp", replace(job, tokens=None, further=100))
+    seeds = [stage["settings"]["seed"] for stage in read_card(job)["not_kept"]]
+    assert seeds == [before["steps"], before["steps"] + tried["steps"]], "the same draws were tried twice"
 
 
 def test_going_on_needs_weights_and_their_data(job: Job) -> None:

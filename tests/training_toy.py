@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from draftboard_drafters.training import commands, courses
+from draftboard_drafters.training import batches, commands
 from draftboard_drafters.training.jobs import Job
 from tiny import tiny_model
 from tiny_folder import byte_tokenizer
@@ -43,7 +43,7 @@ def toy_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     (asked / "chat_toy.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     monkeypatch.setattr(commands, "MAX_NEW_TOKENS", 12)
     monkeypatch.setattr(commands, "SLOTS", 4)
-    monkeypatch.setattr(courses, "HELD_OUT", 3)
+    monkeypatch.setattr(batches, "HELD_OUT", 3)
     monkeypatch.setattr(commands, "SAY_EVERY", 2)
     return Job(
         target=str(target),

@@ -264,7 +264,7 @@ def _mean(values: list[float | None]) -> str:
 def _spread(logs: list[float | None]) -> str:
     """Mean, least and largest of some changes, in percent."""
     known = [np.expm1(log) for log in logs if log is not None]
-    return f"{np.mean(known):+.1%} ({min(known):+.1%} to {max(known):+.1%})" if known else "unknown"
+    return f"{np.mean(known):+z.1%} ({min(known):+z.1%} to {max(known):+z.1%})" if known else "unknown"
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ module. A word outside is never drafted; the target says it itself.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,9 +16,14 @@ import torch
 from torch import Tensor
 
 from draftboard.drafter import Target, UserError
+from draftboard_drafters.checkpoints.cards import CARD
 
 TOKEN_MAP = "token_map.json"
 """A JSON list of ids, beside the weights that it is for."""
+_CHUNK = 64
+"""Unit vectors at a time: a product with the whole vocabulary is kept for each."""
+_LARGE = 1024.0
+"""A power of two, by which no number is rounded."""
 
 
 def write_token_map(folder: Path, ids: Iterable[int]) -> None:
@@ -40,23 +46,39 @@ def read_token_map(path: str, target: Target) -> Tensor:
         raise UserError(f"token map {file} is no JSON ({error}); it must be a list of token ids") from None
     if not isinstance(ids, list) or not ids or {type(id) for id in ids} != {int}:
         raise UserError(f"token map {file}: expected a list of token ids, found {ids!r:.40}")
-    found = torch.tensor(sorted(set(ids)))
-    if len(found) < len(ids):
-        raise UserError(
-            f"token map {file} names an id twice; it has {len(ids)} and {len(found)} different ones"
-        )
-    odd = [id for id in (int(found[0]), int(found[-1])) if not 0 <= id < target.vocab_size]
+    odd = [id for id in ids if not 0 <= id < target.vocab_size]
     if odd:
         raise UserError(f"token map {file}: {odd[0]} is none of the {target.vocab_size} ids of {target.id!r}")
+    if (different := len(set(ids))) < len(ids):
+        raise UserError(
+            f"token map {file} names an id twice: {different} of its {len(ids)} ids are different"
+        )
+    found = torch.tensor(sorted(ids))
+    _check_card(file, ids_sha256(found))
     return found.to(target.device)
+
+
+def ids_sha256(ids: Tensor) -> str:
+    """Of ids, int64 [n], ascending."""
+    return hashlib.sha256(ids.cpu().numpy().tobytes()).hexdigest()
+
+
+def _check_card(file: Path, found: str) -> None:
+    """The map beside weights that were trained here must be the one that their card speaks of."""
+    card = file.parent / CARD
+    stated = json.loads(card.read_text()).get("vocabulary") if card.is_file() else None
+    if file.name == TOKEN_MAP and stated not in (None, found):
+        raise UserError(
+            f"{file} holds ids of sha256 {found[:12]}, and {CARD} beside it speaks of {stated[:12]};"
+            " fetch the folder again or train it anew"
+        )
 
 
 def head_rows(target: Target, ids: Tensor) -> Tensor:
     """Rows of the target's head [n, H] in its dtype: unit vectors through the head give them exactly, since
-    every sum has one term."""
+    every sum has one term. Raises UserError for a head that is more than a product, such as a capped one."""
     units = torch.eye(target.hidden_size, dtype=target.dtype, device=target.device)
+    some = units[:_CHUNK]
+    if target.head(0 * some).any() or not torch.equal(_LARGE * target.head(some), target.head(_LARGE * some)):
+        raise UserError(f"the head of {target.id!r} is more than a product; leave the token map out")
     return torch.cat([target.head(some)[:, ids] for some in torch.split(units, _CHUNK)]).T.contiguous()
-
-
-_CHUNK = 64
-"""Unit vectors at a time: a product with the whole vocabulary is kept for each."""

@@ -12,6 +12,9 @@ from torch import Tensor
 
 from draftboard_drafters.training.states import Row, Store
 
+HELD_OUT = 32
+"""One text in so many judges a training and is not trained on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Text:

@@ -12,11 +12,13 @@ from safetensors.torch import load_file
 
 from draftboard.drafter import UserError
 from draftboard_drafters.checkpoints.cards import CARD, WEIGHTS, file_sha256, training_of
-from draftboard_drafters.training.loop import Settings, State
+from draftboard_drafters.training.loop import Point, Settings, State
 from draftboard_drafters.training.objective import Recipe
 
 _SUMS = ("steps", "token_visits", "seconds", "cpu_seconds")
 _STAGE = (*_SUMS, "settings", "cpu", "products", "threads", "torch", "python", "commit")
+_WITH = ("start", "held_out_length_before", "processes")
+"""What a stage may have beyond `_STAGE`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,15 @@ def read_card(folder: Path) -> dict[str, Any] | None:
     return card
 
 
+def stated(folder: Path) -> Mapping[str, Any]:
+    """What the card in a folder says, whether or not it is true of the weights; {} where there is none."""
+    try:
+        card = json.loads((folder / CARD).read_text())
+    except (OSError, ValueError):
+        return {}
+    return card if isinstance(card, dict) else {}
+
+
 def last_stage(card: Mapping[str, Any]) -> Mapping[str, Any]:
     """The part of the training that made the weights what they are."""
     stage: Mapping[str, Any] = card["stages"][-1] if "stages" in card else card
@@ -85,10 +96,11 @@ def last_stage(card: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def note_not_kept(folder: Path, settings: Settings, state: State, about: Mapping[str, str]) -> None:
-    """Adds to the card of shipped weights a training on from them that did not make them better."""
+    """Adds to the card of shipped weights, once, a training on from them that did not make them better."""
     card = json.loads((folder / CARD).read_text())
-    stage = {**_stage(settings, state, about), "curve": [asdict(point) for point in state.curve]}
-    _write(folder, {**card, "not_kept": [*card.get("not_kept", []), stage]})
+    stage = {**_stage(settings, state, about), "curve": [_point(point) for point in state.curve]}
+    if stage not in (tried := card.get("not_kept", [])):
+        _write(folder, {**card, "not_kept": [*tried, stage]})
 
 
 def _write(folder: Path, card: Mapping[str, Any]) -> None:
@@ -100,29 +112,32 @@ def _write(folder: Path, card: Mapping[str, Any]) -> None:
 def _stage(settings: Settings, state: State, about: Mapping[str, str]) -> dict[str, Any]:
     """One training. `start` and `held_out_length_before` are of the weights that it went on from; `processes`
     say what it ran on where that changed."""
-    before = {"held_out_length_before": round(state.curve[0].length, 4)} if "start" in about else {}
-    several = {"processes": state.processes} if len(state.processes) > 1 else {}
-    return {
-        **{name: about[name] for name in ("start",) if name in about},
-        **before,
+    *earlier, last = state.processes
+    stage = {
         "settings": asdict(settings),
         "steps": state.step,
         "token_visits": state.tokens,
         "seconds": round(state.seconds, 1),
         "cpu_seconds": round(state.cpu_seconds, 1),
-        **state.processes[-1],
+        **last,
         "cpu": _joined(state.processes),
-        **several,
     }
+    if earlier:
+        stage["processes"] = state.processes
+    if "start" in about:
+        stage["start"] = about["start"]
+        stage["held_out_length_before"] = round(state.curve[0].length, 4)
+    return stage
 
 
 def _costs(stage: dict[str, Any], earlier: Mapping[str, Any] | None) -> dict[str, Any]:
     if earlier is None:
         return stage
-    stages = [*earlier.get("stages", [{name: earlier[name] for name in _STAGE}]), stage]
+    first = {name: earlier[name] for name in (*_STAGE, *_WITH) if name in earlier}
+    stages = [*earlier.get("stages", [first]), stage]
     sums = {name: round(sum(one[name] for one in stages), 1) for name in _SUMS}
-    rest = {name: stage[name] for name in _STAGE}
-    return {**rest, **sums, "cpu": _joined(stages), "stages": stages}
+    ran = [process for one in stages for process in one.get("processes", [one])]
+    return {**{name: stage[name] for name in _STAGE}, **sums, "cpu": _joined(ran), "stages": stages}
 
 
 def _joined(parts: Sequence[Mapping[str, Any]]) -> str:
@@ -141,13 +156,17 @@ def _starts(
 
 def _curve(state: State, earlier: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     """The held-out acceptance over all stages. A later stage begins where the one before it ended."""
-    points = [asdict(point) for point in state.curve]
+    points = [_point(point) for point in state.curve]
     if earlier is None:
         return points
     for point in points:
         point["tokens"] += earlier["token_visits"]
         point["cpu_seconds"] += earlier["cpu_seconds"]
     return [*earlier["curve"], *points[1:]]
+
+
+def _point(point: Point) -> dict[str, Any]:
+    return {**asdict(point), "positions": list(point.positions)}
 
 
 def _parameters(folder: Path) -> int:

@@ -10,7 +10,7 @@ from draftboard.drafter import UserError
 from draftboard.errors import unknown
 from draftboard.measure.loading import load_target, load_tokenizer, resolve_dtype, resolve_source
 from draftboard.measure.target import TargetModel
-from draftboard_drafters.training import courses, prompts
+from draftboard_drafters.training import batches, prompts
 from draftboard_drafters.training.batches import Texts
 from draftboard_drafters.training.courses import train_further, train_method, trained_further
 from draftboard_drafters.training.generation import Answer, BatchedReplies
@@ -79,7 +79,7 @@ def make_data(job: Job) -> None:
                 job.say(f"{have:,} of {job.reply_tokens:,} reply tokens")
             if have >= job.reply_tokens:
                 break
-    data = Texts([store], held_out=courses.HELD_OUT).sha256()
+    data = Texts([store], held_out=batches.HELD_OUT).sha256()
     job.say(f"data {data[:12]}: {have:,} reply tokens in {job.replies}")
 
 

@@ -5,29 +5,48 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from draftboard.drafter import UserError
+from draftboard_drafters.training import batches
 from draftboard_drafters.training.batches import Texts
-from draftboard_drafters.training.cards import Data, last_stage, note_not_kept, read_card, write_card
+from draftboard_drafters.training.cards import (
+    Data,
+    last_stage,
+    note_not_kept,
+    read_card,
+    stated,
+    write_card,
+)
 from draftboard_drafters.training.jobs import Job
 from draftboard_drafters.training.loop import Settings, State, read_state, train
 from draftboard_drafters.training.objective import Recipe
 from draftboard_drafters.training.parts import Parts, count, most_frequent, parts_of
 from draftboard_drafters.training.recipes import modules
-from draftboard_drafters.training.shipping import replacing, restore
+from draftboard_drafters.training.shipping import check_writable, replacing, restore
 from draftboard_drafters.training.states import Store, layout_of
 
-HELD_OUT = 32
-"""One text in so many judges the training and is not trained on."""
 FURTHER_EVALUATIONS = 6
 """Points that a further training adds to a curve."""
 LEAST_GAIN = 0.005
-"""The share by which a further training must raise the held-out length to be shipped: less is chance."""
+"""The share by which a further training must raise the held-out length to be shipped. Less is chance, or what
+rounding to bfloat16 does: the length before is of weights that were rounded, the one after is not."""
 
 Before = Mapping[str, Mapping[str, Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What every method is trained on."""
+
+    parts: Parts
+    texts: Texts
+    counts: Tensor
+    """How often the target's replies have each id, int64 [V]."""
+    data: Data
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +54,8 @@ class Course:
     """A method's training: what is learnt from which texts, and what else decides it."""
 
     recipe: Recipe
-    texts: Texts
+    ground: Ground
     settings: Settings
-    data: Data
     about: Mapping[str, str]
 
 
@@ -52,10 +70,12 @@ def train_method(method: str, job: Job) -> None:
             f"{job.weights / method} was trained further, which training {method!r} anew would undo;"
             " go on with --further, or remove the folder to begin anew"
         )
-    texts, data = _texts(job)
-    cards = {name: _shipped_card(name, job, data) for name in modules()[method].AFTER}
-    before = {name: _course(name, job, texts, data, {}).recipe.shipped(job.weights / name) for name in cards}
-    course = _course(method, job, texts, data, before)
+    ground = _ground(job)
+    cards = {name: _shipped_card(name, job, ground.data) for name in modules()[method].AFTER}
+    before = {name: _course(name, job, ground, {}).recipe.shipped(job.weights / name) for name in cards}
+    course = _course(method, job, ground, before)
+    starts = {f"start {name}": card["weights_sha256"] for name, card in cards.items()}
+    course = replace(course, about={**course.about, **starts})
     state = _trained(method, job, course)
     _ship(method, job, course, state, before=cards)
 
@@ -63,8 +83,7 @@ def train_method(method: str, job: Job) -> None:
 def trained_further(method: str, job: Job) -> bool:
     """Whether what is shipped went through more than its recipe."""
     restore(job.weights / method)
-    card = read_card(job.weights / method)
-    return card is not None and "stages" in card
+    return "stages" in stated(job.weights / method)
 
 
 def train_further(method: str, job: Job, tokens: int) -> None:
@@ -72,26 +91,34 @@ def train_further(method: str, job: Job, tokens: int) -> None:
 
     Raises UserError where nothing is shipped, or what is learnt from other data.
     """
-    texts, data = _texts(job)
-    earlier, work = _shipped_card(method, job, data), job.work / f"{method}-further"
-    held = read_state(work)
-    if held is not None and held[0].get("start") == last_stage(earlier).get("start"):
-        _saying(method, job)("already shipped")
-    else:
-        _go_on(method, job, _further(method, job, texts, data, earlier, tokens), earlier)
+    ground, work = _ground(job), job.work / f"{method}-further"
+    earlier = _shipped_card(method, job, ground.data)
+    if _is_shipped(work, earlier):  # a killed process left it behind
+        shutil.rmtree(work)
+        if last_stage(earlier)["settings"]["tokens"] == tokens:
+            return _saying(method, job)("already shipped")
+    _go_on(method, job, _further(method, job, ground, earlier, tokens), earlier)
     shutil.rmtree(work)
+    return None
 
 
-def _further(
-    method: str, job: Job, texts: Texts, data: Data, earlier: Mapping[str, Any], tokens: int
-) -> Course:
+def _is_shipped(work: Path, card: Mapping[str, Any]) -> bool:
+    """Whether the training in `work` is the last one of the card."""
+    held, stage = read_state(work), last_stage(card)
+    if held is None or held[0].get("start") != stage.get("start"):
+        return False
+    return (held[1].step, held[1].tokens) == (stage["steps"], stage["token_visits"])
+
+
+def _further(method: str, job: Job, ground: Ground, earlier: Mapping[str, Any], tokens: int) -> Course:
     """The seed moves on by the steps made so far: otherwise every stage would see the same texts first."""
-    course = _course(method, job, texts, data, {})
+    course = _course(method, job, ground, {})
+    made = earlier["steps"] + sum(stage["steps"] for stage in earlier.get("not_kept", []))
     settings = replace(
         course.settings,
         tokens=tokens,
         evaluations=FURTHER_EVALUATIONS,
-        seed=course.settings.seed + earlier["steps"],
+        seed=course.settings.seed + made,
     )
     about = {**course.about, "start": f"weights {earlier['weights_sha256'][:12]}"}
     if earlier.get("vocabulary", about["vocabulary"]) != about["vocabulary"]:
@@ -115,43 +142,41 @@ def _go_on(method: str, job: Job, course: Course, earlier: Mapping[str, Any]) ->
         note_not_kept(job.weights / method, course.settings, state, course.about)
 
 
-def _texts(job: Job) -> tuple[Texts, Data]:
+def _ground(job: Job) -> Ground:
     parts = parts_of(job.target)
     layout = layout_of(parts.id, parts.layers, parts.geometry.hidden_size)
     store = Store(job.work / "states", layout)
     if not store.rows:
         raise UserError(f"{store.folder} holds no states; run `draftboard train data` first")
-    texts = Texts([store], held_out=HELD_OUT)
+    texts = Texts([store], held_out=batches.HELD_OUT)
     if not (texts.train and texts.held_out):
         raise UserError(
-            f"{len(store.rows)} texts are too few to train on and to hold some out (about one in {HELD_OUT});"
-            " make more: draftboard train data --reply-tokens"
+            f"{len(store.rows)} texts are too few to train on and to hold some out (about one in"
+            f" {batches.HELD_OUT}); make more: draftboard train data --reply-tokens"
         )
-    return texts, Data(texts.sha256(), len(texts.train), sum(t.row.length for t in texts.train))
+    data = Data(texts.sha256(), len(texts.train), sum(text.row.length for text in texts.train))
+    replies = (texts.tokens(text)[text.row.prompt :] for text in texts.train)
+    return Ground(parts, texts, count(replies, parts.vocab_size), data)
 
 
-def _course(method: str, job: Job, texts: Texts, data: Data, before: Before) -> Course:
-    module, parts = modules()[method], parts_of(job.target)
-    words = most_frequent(_counts(texts, parts), module.WORDS, parts, texts.present(parts.vocab_size))
+def _course(method: str, job: Job, ground: Ground, before: Before) -> Course:
+    module, parts, texts = modules()[method], ground.parts, ground.texts
+    words = most_frequent(ground.counts, module.WORDS, parts, texts.present(parts.vocab_size))
     recipe: Recipe = module.make(parts, words, texts.taps, before)
     settings: Settings = module.SETTINGS
     if job.tokens is not None:
         settings = replace(settings, tokens=job.tokens)
-    about = {"target": parts.id, "drafts": str(recipe.k), "vocabulary": words.sha256(), "data": data.sha256}
-    return Course(recipe, texts, settings, data, about)
-
-
-def _counts(texts: Texts, parts: Parts) -> Tensor:
-    replies = (texts.tokens(text)[text.row.prompt :] for text in texts.train)
-    return count(replies, parts.vocab_size)
+    about = {"target": parts.id, "drafts": str(recipe.k), "vocabulary": words.sha256()}
+    return Course(recipe, ground, settings, {**about, "data": ground.data.sha256})
 
 
 def _trained(
     method: str, job: Job, course: Course, folder: str | None = None, start: dict[str, Tensor] | None = None
 ) -> State:
+    check_writable(job.weights)
     work = job.work / (folder or method)
     return train(
-        course.recipe, course.texts, course.settings, work, _saying(method, job), course.about, start
+        course.recipe, course.ground.texts, course.settings, work, _saying(method, job), course.about, start
     )
 
 
@@ -167,10 +192,10 @@ def _ship(
     earlier: Mapping[str, Any] | None = None,
     before: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
-    folder = job.weights / method
+    folder, data = job.weights / method, course.ground.data
     with replacing(folder) as new:
         course.recipe.ship(state.parameters, new)
-        write_card(new, course.recipe, course.settings, state, course.data, course.about, earlier, before)
+        write_card(new, course.recipe, course.settings, state, data, course.about, earlier, before)
     _saying(method, job)(f"written to {folder}")
 
 
@@ -180,8 +205,9 @@ def _shipped_card(method: str, job: Job, data: Data) -> dict[str, Any]:
     restore(folder)
     card = read_card(folder)
     if card is None:
+        short = "" if job.tokens is None else f" --tokens {job.tokens}"
         raise UserError(
-            f"{folder} has no weights with a card to go on from; train them: draftboard train {method}"
+            f"{folder} has no weights with a card to go on from; train them: draftboard train {method}{short}"
         )
     if card["data"]["sha256"] != data.sha256:
         raise UserError(

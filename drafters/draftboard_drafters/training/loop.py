@@ -92,13 +92,8 @@ def train(
     state = _resume(folder, about) or State(dict(recipe.initial(settings.seed) if start is None else start))
     for tensor in state.parameters.values():
         tensor.requires_grad_(True)
-    if (process := _process()) not in state.processes:
-        state.processes.append(process)
-    optimiser = torch.optim.AdamW(
-        state.parameters.values(), lr=settings.rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
-    )
-    if state.optimiser is not None:
-        optimiser.load_state_dict(state.optimiser)
+    _credit(state, settings)
+    optimiser = _optimiser(state, settings)
     clock, saved = _Clock(state), time.monotonic()
     if not state.curve:
         _evaluate(recipe, texts, state, None, say)
@@ -115,6 +110,22 @@ def train(
             _save(folder, about, state, optimiser)
     _save(folder, about, state, optimiser)
     return state
+
+
+def _credit(state: State, settings: Settings) -> None:
+    """Notes what trains, where there is something left to train."""
+    process = _process()
+    if process not in state.processes and (state.tokens < settings.tokens or not state.processes):
+        state.processes.append(process)
+
+
+def _optimiser(state: State, settings: Settings) -> torch.optim.Optimizer:
+    optimiser = torch.optim.AdamW(
+        state.parameters.values(), lr=settings.rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
+    )
+    if state.optimiser is not None:
+        optimiser.load_state_dict(state.optimiser)
+    return optimiser
 
 
 def _step(
@@ -144,16 +155,14 @@ def products() -> str:
 
 
 def _process() -> dict[str, Any]:
-    """What trains: processor, products, threads, versions, and the commit with whether it was changed."""
-    commit, dirty = read_checkout(Path(__file__))
+    """What trains: processor, products, threads, versions, and the commit."""
     return {
         "cpu": read_cpu()[0],
         "products": products(),
         "threads": torch.get_num_threads(),
         "torch": str(torch.__version__),
         "python": platform.python_version(),
-        "commit": commit,
-        "dirty": dirty,
+        "commit": read_checkout(Path(__file__))[0],
     }
 
 

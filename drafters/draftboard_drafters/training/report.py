@@ -51,20 +51,26 @@ def report(
 
 def _judged(folder: Path, found: Benchmark, target: TargetModel) -> Iterator[str]:
     """A line for each arm that the engine ran with these weights, or for the trained K alone."""
-    named = [(arm, _shipped(folder, target, arm)) for arm in found.measured if arm.drafter == folder.name]
-    ran: list[tuple[Measured | None, Drafter]] = [
-        (arm, drafter) for arm, drafter in named if arm.weights == drafter.weights.sha256
-    ]
-    for arm, drafter in ran or [(None, _shipped(folder, target, None))]:
+    arms: list[Measured | None] = [arm for arm in found.measured if _ran(arm, folder, target)]
+    for arm in arms or [None]:
+        drafter = _shipped(folder, target, arm)
         rounds = evaluate(drafter, found, target.dtype)
         said = f"K={drafter.num_speculative_tokens}{_options(arm)}"
         yield f"{said} {_figures(rounds, drafter, arm)}" if rounds else f"{said} no reply has a round"
 
 
+def _ran(arm: Measured, folder: Path, target: TargetModel) -> bool:
+    """Whether the engine ran the weights in `folder` as this arm says; not where its options fail."""
+    try:
+        return arm.drafter == folder.name and _shipped(folder, target, arm).weights.sha256 == arm.weights
+    except (UserError, TypeError):
+        return False
+
+
 def _figures(rounds: Sequence[Replayed], drafter: Drafter, arm: Measured | None) -> str:
     length, sure = acceptance_length(rounds), calibration(rounds)
     shares = " ".join(f"{s:.3f}" for s in positions(rounds, drafter.num_speculative_tokens))
-    engine = "" if arm is None else f"  engine {arm.length:.3f} ({arm.length / length - 1:+.1%})"
+    engine = "" if arm is None else f"  engine {arm.length:.3f} ({arm.length / length - 1:+z.1%})"
     certain = f"  ece {sure['ece']:.3f} auc {sure['auc']:.3f}" if sure else ""
     return f"length {length:.3f}  ({shares}){engine}{certain}"
 

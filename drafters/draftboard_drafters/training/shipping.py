@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from draftboard.drafter import UserError
 from draftboard_drafters.checkpoints import Checkpoint, Plan
 from draftboard_drafters.checkpoints.loader import assemble, load
 from draftboard_drafters.training.parts import Words
@@ -52,11 +54,27 @@ def replacing(folder: Path) -> Iterator[Path]:
     restore(folder)
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir(parents=True)
-    yield new
+    try:
+        yield new
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
     if folder.exists():
         folder.rename(old)
     new.rename(folder)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def check_writable(folder: Path) -> None:
+    """Makes a folder. Raises UserError where nothing can be written, before the hours that come first."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"{folder} cannot be made: {error.strerror}; make it, or choose another --root"
+        ) from None
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"{folder} cannot be written to; allow it, or choose another --root")
 
 
 def restore(folder: Path) -> None:

@@ -15,7 +15,7 @@ SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 def tables(weights: Path) -> str:
     """Cost and outcome of each method, then its learning curve, as Markdown. Raises UserError naming a card
     that cannot be read."""
-    cards = {path.parent.name: _read(path) for path in sorted(weights.glob("*/card.json"))}
+    cards = {path.parent.name: _read(path) for path in sorted(weights.glob("[!.]*/card.json"))}
     return "\n".join([*_costs(cards), "", *_curves(cards)]) + "\n"
 
 

@@ -112,14 +112,12 @@ class LayerCall(AttentionCall):
         self._factors = [norm.float().contiguous() for norm in norms]
         self.layer["input_norm"], self.layer["post_norm"] = map(address, self._factors)
         self.facts["inter"] = mlp.facts["inter"]
-        self.facts["norm"] = address(
-            self._factors[-1]
-        )  # of a model's end, which a block has not: it goes nowhere
-        self.room = Room(self.facts)
+        # The norm at a model's end, which a block has not: what comes of it goes nowhere.
+        self.facts["norm"] = address(self._factors[-1])
 
     def run(self, x: Tensor) -> Tensor:
         self._check(x)
-        wide = x.float() if x.dtype is not torch.float32 else x.clone()
+        wide = x.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
         self.facts["x"], self.facts["rows"] = wide.data_ptr(), len(x)
         self._call(self._address, self.room.threads())
         return wide.to(x.dtype)
@@ -164,7 +162,8 @@ def layer_call(
     if fast is None or attention is None or mlp is None:
         return None
     sizes = {(part.inputs, part.outputs, int(part.facts["half"][0])) for part in (attention, mlp)}
-    return LayerCall(fast.forward, attention, mlp, norms) if len(sizes) == 1 else None
+    widths = {attention.inputs, attention.outputs, *map(len, norms)}
+    return LayerCall(fast.forward, attention, mlp, norms) if len(sizes) == len(widths) == 1 else None
 
 
 def few(x: Tensor) -> bool:
