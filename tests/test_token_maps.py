@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def drafts(shipped: Path, drawn_by: DraftSampler, token_map: Path | None) -> mtp
         tiny_target(**SIZES),
         drawn_by,
         checkpoint=str(shipped),
-        token_map=None if token_map is None else str(token_map),
+        token_map="all" if token_map is None else str(token_map),
     )
     dice = torch.Generator().manual_seed(1)
     found.prefill(torch.arange(9), torch.randn(8, 1, tiny_target(**SIZES).hidden_size, generator=dice))
@@ -111,8 +112,19 @@ def test_the_law_is_zero_outside_of_the_map(shipped: Path, tmp_path: Path) -> No
     assert laws[:, SOME].sum() == laws.sum()
 
 
+def test_own_is_the_map_beside_the_weights_whatever_they_are(shipped: Path, tmp_path: Path) -> None:
+    """A suite asks for `own`; somebody's own checkpoint in its place must not get another one's map."""
+    target = tiny_target(**SIZES)
+    own = MODULES["mtp"].build(target, sampler(), checkpoint=str(shipped), token_map="own")
+    assert own.weights.sha256 == drafts(shipped, sampler(), shipped).weights.sha256
+    bare = tmp_path / "bare"
+    shutil.copytree(shipped, bare, ignore=shutil.ignore_patterns("token_map.json"))
+    with pytest.raises(UserError, match=r"bare has no token_map\.json; --option token_map=all drafts any id"):
+        MODULES["mtp"].build(target, sampler(), checkpoint=str(bare), token_map="own")
+
+
 def test_an_evaluation_takes_the_map_beside_the_weights_that_it_judges(shipped: Path) -> None:
-    arm = Measured("mtp", 2, {"checkpoint": "shipped", "token_map": "shipped"}, None, 1.0)
+    arm = Measured("mtp", 2, {"checkpoint": "shipped", "token_map": "own"}, None, 1.0)
     judged = _shipped(shipped, tiny_target(**SIZES), arm)
     assert judged.weights.sha256 == drafts(shipped, sampler(), shipped).weights.sha256
 
@@ -133,7 +145,7 @@ def test_a_trained_module_has_the_words_that_its_loss_read(shipped: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (None, "No such file or directory; name a JSON list"),
+        (None, "No such file or directory; name a JSON list of ids, or own or all"),
         ("[1, 2", "is no JSON"),
         ("{}", "expected a list of token ids, found {}"),
         ("[]", "expected a list of token ids"),

@@ -107,6 +107,15 @@ def test_a_curve_of_several_stages_is_read_by_its_visits(tmp_path: Path) -> None
     assert cells[-1] == "2.000 (1.0 M, 10.00 h) |"
 
 
+@pytest.mark.parametrize("card", [None, "[1]", '{"parameters": 5}'])
+def test_tables_of_no_cards_or_garbled_ones_are_one_line(card: str | None, tmp_path: Path) -> None:
+    if card is not None:
+        (tmp_path / "mtp").mkdir()
+        (tmp_path / "mtp" / "card.json").write_text(card)
+    with pytest.raises(UserError, match="no cards in" if card is None else "lacks or garbles"):
+        tables(tmp_path)
+
+
 def test_the_shipped_weights_stay_small() -> None:
     weights = [path for path in (ROOT / "drafters" / "weights").rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in weights) <= 90_000_000

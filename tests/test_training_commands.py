@@ -55,7 +55,7 @@ def test_a_toy_is_trained_through_kills_and_drafts(job: Job, monkeypatch: pytest
     monkeypatch.setattr(loop, "SAVE_EVERY", -1.0)
     with pytest.raises(Killed):
         commands.run("eagle3", replace(job, say=dying_at("held-out", 3)))
-    assert (job.work / "eagle3" / "state.pt").exists(), "nothing was saved, so nothing goes on"
+    assert (job.work / "eagle3-tokens-600" / "state.pt").exists(), "nothing was saved, so nothing goes on"
     commands.run("eagle3", job)
     card = json.loads((job.weights / "eagle3" / "card.json").read_text())
     assert card["token_visits"] >= 600

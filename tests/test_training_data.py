@@ -155,3 +155,23 @@ def test_a_work_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be a folder of states"):
         Store(tmp_path / "file", LAYOUT)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("layout.json", ""), ("rows.jsonl", "{}\n"), ("states.bf16", "short"), ("states.bf16", None)],
+    ids=["empty layout", "no row", "short states", "no states"],
+)
+def test_damaged_states_say_what_to_do(name: str, text: str | None, tmp_path: Path) -> None:
+    Store(tmp_path, LAYOUT).append([5, 6, 7], 1, torch.randn(3, 2, 4))
+    (tmp_path / name).unlink()
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=r"cannot be read .*; remove .* and run `draftboard train data`"):
+        Store(tmp_path, LAYOUT).states()
+
+
+def test_words_are_no_reply(tmp_path: Path) -> None:
+    (tmp_path / "replies.jsonl").write_text('{"prompt": "abc", "response": [1]}\n')
+    with pytest.raises(UserError, match="line 1: not a reply"):
+        list(Replies(tmp_path / "replies.jsonl"))

@@ -168,10 +168,13 @@ def test_the_work_of_another_stage_is_not_taken_for_the_shipped_one(
         (lambda card: card | {"vocabulary": "ab"}, "has another vocabulary than its recipe"),
         (
             lambda card: {k: v for k, v in card.items() if k != "steps"},
-            "has no 'steps'; train the weights anew",
+            "has no 'steps'; restore it, or train",
         ),
+        (lambda card: card | {"curve": []}, "has no 'curve'"),
+        (lambda card: card | {"steps": "x"}, "has no 'number of steps'"),
+        (lambda card: card | {"not_kept": [{}]}, "has no 'number of steps'"),
     ],
-    ids=["vocabulary", "old card"],
+    ids=["vocabulary", "old card", "no curve", "steps of a text", "something not kept without steps"],
 )
 def test_a_card_that_cannot_be_gone_on_from_is_refused_before_the_hours(
     damage: Callable[[dict[str, Any]], dict[str, Any]], said: str, shipped: Job
@@ -180,6 +183,14 @@ def test_a_card_that_cannot_be_gone_on_from_is_refused_before_the_hours(
     (shipped.weights / "mtp" / "card.json").write_text(json.dumps(card))
     with pytest.raises(UserError, match=said):
         commands.run("mtp", shipped)
+
+
+def test_a_card_that_cannot_be_read_does_not_cost_what_was_trained_further(shipped: Job) -> None:
+    commands.run("mtp", shipped)
+    card = shipped.weights / "mtp" / "card.json"
+    card.write_text(card.read_text()[:20])
+    with pytest.raises(UserError, match=r"card\.json cannot be read .*; restore it, or remove"):
+        commands.run("mtp", replace(shipped, tokens=600, further=None))
 
 
 @pytest.mark.parametrize("name", ["card.json", "model.safetensors"])
@@ -198,7 +209,6 @@ def test_a_method_that_starts_from_another_follows_it(job: Job) -> None:
     named = read_card(job, "dspark")["started_from"]["dflash"]
     assert named == {key: first[key] for key in ("weights_sha256", "token_visits", "cpu_seconds")}
     (job.weights / "dflash" / "card.json").unlink()
-    shutil.rmtree(job.work / "dflash")
     commands.run("dflash", replace(job, tokens=100))
     with pytest.raises(UserError, match="holds a training whose start dflash is"):
         commands.run("dspark", job)
@@ -230,7 +240,7 @@ def test_where_nothing_can_be_written_is_said_first(job: Job, monkeypatch: pytes
     job.weights.write_text("a file")
     with pytest.raises(UserError, match="cannot be made: File exists"):
         commands.run("mtp", job)
-    assert not (job.work / "mtp").exists()
+    assert [path.name for path in job.work.iterdir()] == ["states"]
 
 
 def test_a_training_goes_on_from_the_weights_and_not_from_the_recipes_start(
@@ -239,7 +249,7 @@ def test_a_training_goes_on_from_the_weights_and_not_from_the_recipes_start(
     commands.run("data", job)
     commands.run("dflash", job)
     commands.run("dspark", job)
-    shutil.rmtree(job.work / "dflash")  # what a method began from is not needed to go on
+    shutil.rmtree(job.work / "dflash-tokens-600")  # what a method began from is not needed to go on
     begun = list[dict[str, torch.Tensor]]()
     real = loop._evaluate
 

@@ -34,7 +34,7 @@ from draftboard_drafters._serial import SerialDrafter
 from draftboard_drafters.checkpoints import Checkpoint, Plan, Serial, Served, Spec, serial
 from draftboard_drafters.checkpoints.random import randomised
 from draftboard_drafters.checkpoints.shipped import located
-from draftboard_drafters.checkpoints.token_maps import read_token_map
+from draftboard_drafters.checkpoints.token_maps import ALL, token_map_of
 
 Side = Literal["post", "pre"]
 """After the norm or before it."""
@@ -116,7 +116,7 @@ def build(
     num_speculative_tokens: int | None = None,
     hidden: Side | None = None,
     recycled: Side | None = None,
-    token_map: str | None = None,
+    token_map: str = ALL,
 ) -> Drafter:
     """An MTP drafter: the target's own, where that carries the module, or one in speculators layout.
 
@@ -124,12 +124,12 @@ def build(
 
     K defaults to the drafts trained for and may be any. `hidden` is the side of the target's final norm on
     which the first draft's state is taken, `recycled` the side of the module's norm for the next ones; None
-    is the layout's choice. `token_map` is a JSON list of the only ids to draft, or a folder with one
-    (`shipped`: the ids that the shipped weights were trained on); None drafts any. Raises UserError for a
-    checkpoint or map that cannot be read or run, is another method's, or does not fit the target.
+    is the layout's choice. `token_map` says which ids are drafted: `all`, `own` for the list that lies
+    beside the weights (ours: the ids that their loss read), or a file with a JSON list. Raises UserError for
+    a checkpoint or map that cannot be read or run, is another method's, or does not fit the target.
     """
-    loaded = checkpoints.load_as("mtp", located(checkpoint, "mtp", target), revision)
-    only = None if token_map is None else read_token_map(located(token_map, "mtp", target), target)
+    where = located(checkpoint, "mtp", target)
+    loaded, only = checkpoints.load_as("mtp", where, revision), token_map_of(token_map, where, target)
     return drafter(loaded, target, sampler, num_speculative_tokens, hidden, recycled, only)
 
 

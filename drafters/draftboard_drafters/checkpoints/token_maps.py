@@ -20,6 +20,7 @@ from draftboard_drafters.checkpoints.cards import CARD
 
 TOKEN_MAP = "token_map.json"
 """A JSON list of ids, beside the weights that it is for."""
+ALL, OWN = "all", "own"
 _CHUNK = 64
 """Unit vectors at a time: a product with the whole vocabulary is kept for each."""
 _LARGE = 1024.0
@@ -29,6 +30,19 @@ _LARGE = 1024.0
 def write_token_map(folder: Path, ids: Iterable[int]) -> None:
     """Writes a map into a folder."""
     (folder / TOKEN_MAP).write_text(json.dumps(list(ids), separators=(",", ":")) + "\n")
+
+
+def token_map_of(word: str, checkpoint: str, target: Target) -> Tensor | None:
+    """The ids that an option asks for, as `read_token_map` gives them; None for all.
+
+    `word` is `all`, `own` for the map beside a checkpoint's weights, or a path. Raises UserError as
+    `read_token_map` does, and for a checkpoint without a map.
+    """
+    if word == ALL:
+        return None
+    if word == OWN and not (Path(checkpoint).expanduser() / TOKEN_MAP).is_file():
+        raise UserError(f"{checkpoint} has no {TOKEN_MAP}; --option token_map=all drafts any id")
+    return read_token_map(checkpoint if word == OWN else word, target)
 
 
 def read_token_map(path: str, target: Target) -> Tensor:
@@ -41,7 +55,9 @@ def read_token_map(path: str, target: Target) -> Tensor:
     try:
         ids = json.loads(file.read_text())
     except OSError as error:
-        raise UserError(f"token map {file}: {error.strerror}; name a JSON list of token ids") from None
+        raise UserError(
+            f"token map {file}: {error.strerror}; name a JSON list of ids, or {OWN} or {ALL}"
+        ) from None
     except ValueError as error:
         raise UserError(f"token map {file} is no JSON ({error}); it must be a list of token ids") from None
     if not isinstance(ids, list) or not ids or {type(id) for id in ids} != {int}:

@@ -74,24 +74,33 @@ def read_card(folder: Path) -> dict[str, Any] | None:
     if training_of(str(folder)) is None:
         return None
     card: dict[str, Any] = json.loads((folder / CARD).read_text())
-    missing = [name for name in (*_STAGE, "curve") if name not in card]
-    if missing or "sha256" not in card["data"]:
-        raise UserError(f"{folder / CARD} has no {[*missing, 'data.sha256'][0]!r}; train the weights anew")
+    missing = [name for name in (*_STAGE, "curve") if not card.get(name)]
+    missing += [] if "sha256" in card["data"] else ["data.sha256"]
+    steps = [one.get("steps") for one in (card, *card.get("stages", ()), *card.get("not_kept", ()))]
+    missing += [] if all(type(count) is int for count in steps) else ["number of steps"]
+    if missing:
+        raise UserError(f"{folder / CARD} has no {missing[0]!r}; restore it, or train the weights anew")
     return card
 
 
 def stated(folder: Path) -> Mapping[str, Any]:
-    """What the card in a folder says, whether or not it is true of the weights; {} where there is none."""
+    """What the card in a folder says, whether or not it is true of the weights; {} where there is none.
+
+    Raises UserError for one that cannot be read: nobody knows what its weights went through.
+    """
+    file = folder / CARD
     try:
-        card = json.loads((folder / CARD).read_text())
-    except (OSError, ValueError):
-        return {}
+        card = json.loads(file.read_text()) if file.exists() else {}
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{file} cannot be read ({error}); restore it, or remove {folder} to begin anew"
+        ) from None
     return card if isinstance(card, dict) else {}
 
 
 def last_stage(card: Mapping[str, Any]) -> Mapping[str, Any]:
     """The part of the training that made the weights what they are."""
-    stage: Mapping[str, Any] = card["stages"][-1] if "stages" in card else card
+    stage: Mapping[str, Any] = card["stages"][-1] if card.get("stages") else card
     return stage
 
 

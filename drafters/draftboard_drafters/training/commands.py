@@ -36,10 +36,10 @@ def run(what: str, job: Job) -> None:
     if job.threads is not None:
         torch.set_num_threads(job.threads)
     known = modules()
-    if what not in (words := [DATA, EVERYTHING, EVALUATION, TABLES, *known]):
-        raise unknown("training", what, words, "the recipes")
     if job.further is not None and what not in known:
         raise UserError(f"--further trains one method on, not {what!r}; name one of: {', '.join(known)}")
+    if what not in (words := [DATA, EVERYTHING, EVALUATION, TABLES, *known]):
+        raise unknown("training", what, words, "the recipes")
     if job.further is not None and job.tokens is not None:
         raise UserError("--further and --tokens are both given; --further alone says how many visits more")
     if what in (DATA, EVERYTHING):

@@ -83,7 +83,7 @@ def train_method(method: str, job: Job) -> None:
 def trained_further(method: str, job: Job) -> bool:
     """Whether what is shipped went through more than its recipe."""
     restore(job.weights / method)
-    return "stages" in stated(job.weights / method)
+    return bool(stated(job.weights / method).get("stages"))
 
 
 def train_further(method: str, job: Job, tokens: int) -> None:
@@ -174,7 +174,7 @@ def _trained(
     method: str, job: Job, course: Course, folder: str | None = None, start: dict[str, Tensor] | None = None
 ) -> State:
     check_writable(job.weights)
-    work = job.work / (folder or method)
+    work = job.work / (folder or (method if job.tokens is None else f"{method}-tokens-{job.tokens}"))
     return train(
         course.recipe, course.ground.texts, course.settings, work, _saying(method, job), course.about, start
     )

@@ -28,6 +28,8 @@ class Replies:
             try:
                 row = json.loads(line)
                 pair = tuple(row["prompt"]), tuple(row["response"])
+                if {type(id) for ids in pair for id in ids} - {int}:
+                    raise ValueError("its ids are no numbers")
             except (ValueError, KeyError, TypeError) as error:
                 raise UserError(
                     f"{self.file}, line {number}: not a reply ({error!r});"

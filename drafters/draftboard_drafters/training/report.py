@@ -11,7 +11,6 @@ import torch
 from draftboard.drafter import Drafter, UserError
 from draftboard.measure.loading import load_target, resolve_dtype, target_id
 from draftboard.measure.target import TargetModel
-from draftboard_drafters.checkpoints.shipped import SHIPPED
 from draftboard_drafters.training.evaluate import (
     Benchmark,
     Measured,
@@ -86,8 +85,7 @@ def _shipped(folder: Path, target: TargetModel, arm: Measured | None) -> Drafter
     module = importlib.import_module(f"draftboard_drafters.{folder.name}")
     where = "model" if folder.name == "draft_model" else "checkpoint"
     options = {} if arm is None else {**arm.options, "num_speculative_tokens": arm.k}
-    here = {name: str(folder) if value == SHIPPED else value for name, value in options.items()}
     drafter: Drafter = module.build(
-        target, greedy_sampler(target.device), **{**here, where: str(folder), "revision": None}
+        target, greedy_sampler(target.device), **{**options, where: str(folder), "revision": None}
     )
     return drafter

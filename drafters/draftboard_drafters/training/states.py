@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -70,8 +71,10 @@ class Store:
             raise UserError(f"{folder} cannot be a folder of states: {error}") from None
         said = folder / "layout.json"
         if not said.exists():
-            said.write_text(json.dumps(asdict(layout)) + "\n")
-        found = json.loads(said.read_text())
+            new = folder / "layout.new"
+            new.write_text(json.dumps(asdict(layout)) + "\n")
+            new.replace(said)
+        found = _read(said)
         if found != json.loads(json.dumps(asdict(layout))):
             raise UserError(f"{folder} holds states of {found}, not of {asdict(layout)}; use another folder")
         self.rows = _whole_rows(folder / "rows.jsonl")
@@ -125,13 +128,33 @@ def _mapped(file: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
     size = torch.Size(shape).numel()
     if size == 0:
         return torch.empty(shape, dtype=dtype)
-    return torch.from_file(str(file), shared=False, size=size, dtype=dtype).view(shape)
+    try:
+        return torch.from_file(str(file), shared=False, size=size, dtype=dtype).view(shape)
+    except RuntimeError as error:
+        raise _damaged(file, error) from None
 
 
 def _whole_rows(file: Path) -> list[Row]:
     """The rows of the complete lines."""
     text = file.read_text() if file.exists() else ""
-    return [Row(**json.loads(line)) for line in text[: text.rfind("\n") + 1].splitlines()]
+    try:
+        return [Row(**json.loads(line)) for line in text[: text.rfind("\n") + 1].splitlines()]
+    except (ValueError, TypeError) as error:
+        raise _damaged(file, error) from None
+
+
+def _read(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise _damaged(file, error) from None
+
+
+def _damaged(file: Path, error: Exception) -> UserError:
+    reason = str(error).partition("\n")[0]
+    return UserError(
+        f"{file} cannot be read ({reason}); remove {file.parent} and run `draftboard train data`"
+    )
 
 
 @torch.inference_mode()

@@ -16,7 +16,12 @@ def tables(weights: Path) -> str:
     """Cost and outcome of each method, then its learning curve, as Markdown. Raises UserError naming a card
     that cannot be read."""
     cards = {path.parent.name: _read(path) for path in sorted(weights.glob("[!.]*/card.json"))}
-    return "\n".join([*_costs(cards), "", *_curves(cards)]) + "\n"
+    if not cards:
+        raise UserError(f"no cards in {weights}; train something, or name another --target or --root")
+    try:
+        return "\n".join([*_costs(cards), "", *_curves(cards)]) + "\n"
+    except (KeyError, TypeError, IndexError) as error:
+        raise UserError(f"a card in {weights} lacks or garbles {error}; restore it") from None
 
 
 def _read(path: Path) -> Any:
