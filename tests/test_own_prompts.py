@@ -46,7 +46,7 @@ def test_only_a_newline_ends_a_row(tmp_path: Path) -> None:
             "own.jsonl:1: expected a row with 'turns' or 'prompt', found n, text",
         ),
         ("17\n", "own.jsonl:1: expected a row with 'turns' or 'prompt', found 17"),
-        (as_lines([{"turns": ["x"]}, {"turns": [1]}]), "own.jsonl:2.turns: expected str, found 1"),
+        (as_lines([{"turns": ["x"]}, {"turns": [1]}]), "own.jsonl:2.turns[0]: expected str, found 1"),
         (as_lines([{"prompt": None}]), "own.jsonl:1.turns: expected list, found None"),
         (as_lines([{"id": "2", "prompt": "x"}, {"prompt": "y"}]), "own.jsonl:2: the id '2' is already"),
     ],
