@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from draftboard import cli
-from draftboard.errors import INTERNAL, UserError
+from draftboard.errors import INTERNAL, UserError, make_folder
 from draftboard.judge.findings import EXIT_CODES
 from draftboard.show import tables
 
@@ -82,6 +82,27 @@ def test_a_users_mistake_and_an_interrupt_are_no_faults(
     assert capsys.readouterr().err == "draftboard: not so\n"
     assert ended(monkeypatch, KeyboardInterrupt(), "--root", str(folder)) == 130
     assert not list(folder.glob("draftboard-fault-*"))
+
+
+def test_an_interrupt_outside_the_command_line_library_ends_as_one_within(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "app", interrupted)
+    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    assert caught.value.code == cli.INTERRUPTED
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_folder_that_cannot_be_made_is_named_with_what_to_do(folder: Path) -> None:
+    with pytest.raises(UserError, match=r"^/proc/none/such cannot be made a folder: .*; ask for another$"):
+        make_folder(Path("/proc/none/such"), "ask for another")
+    make_folder(folder / "deep" / "down", "ask for another")
+    assert (folder / "deep" / "down").is_dir()
 
 
 @pytest.mark.parametrize("command", [("results", "--format", "json"), ("site",)])

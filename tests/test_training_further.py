@@ -238,7 +238,7 @@ def test_a_stage_on_two_processors_names_both(shipped: Job, monkeypatch: pytest.
 def test_where_nothing_can_be_written_is_said_first(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     commands.run("data", job)
     job.weights.write_text("a file")
-    with pytest.raises(UserError, match="cannot be made: File exists"):
+    with pytest.raises(UserError, match="cannot be made a folder: File exists"):
         commands.run("mtp", job)
     assert [path.name for path in job.work.iterdir()] == ["states"]
 

@@ -42,7 +42,9 @@ def test_a_record_that_is_none_is_named(content: str | None, tmp_path: Path) -> 
 
 def test_results_that_cannot_be_written_are_refused_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"results cannot be written to .*; name another folder with --out"):
+    with pytest.raises(
+        UserError, match=r"cannot be made a folder: .*; name another folder of results with --out"
+    ):
         commands.run_plans([], tmp_path / "file", None, resume=False)  # type: ignore[arg-type]
 
 

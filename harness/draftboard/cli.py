@@ -74,6 +74,8 @@ def main() -> None:
     except UserError as error:
         print(f"draftboard: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
+    except KeyboardInterrupt:  # outside what the command line library catches, such as at its end
+        raise SystemExit(INTERRUPTED) from None
     except Exception as error:
         if trouble := file_trouble(error):
             print(f"draftboard: {trouble}", file=sys.stderr)

@@ -8,6 +8,7 @@ import os
 import tempfile
 import traceback
 from collections.abc import Iterable
+from pathlib import Path
 
 SOME_FAILED = 6
 """Exit code of a run of which some arms or tasks failed; the others are stored."""
@@ -68,6 +69,17 @@ def file_trouble(error: Exception) -> str | None:
         return None
     place = f"{os.fsdecode(error.filename)}: " if named else ""
     return f"{place}{error.strerror}; name another place, or make room and rights there"
+
+
+def make_folder(folder: Path, remedy: str) -> None:
+    """Makes a folder that something will be written into. Raises UserError with `remedy`, what to do, where
+    that cannot be: before the hours whose outcome it is for."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be made a folder: {error.strerror}; {remedy}") from None
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"{folder} cannot be written to; allow it, or {remedy}")
 
 
 def report_fault(error: Exception) -> str:

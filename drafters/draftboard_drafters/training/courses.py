@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from draftboard.drafter import UserError
+from draftboard.errors import make_folder
 from draftboard_drafters.training import batches
 from draftboard_drafters.training.batches import Texts
 from draftboard_drafters.training.cards import (
@@ -26,7 +27,7 @@ from draftboard_drafters.training.loop import Settings, State, read_state, train
 from draftboard_drafters.training.objective import Recipe
 from draftboard_drafters.training.parts import Parts, count, most_frequent, parts_of
 from draftboard_drafters.training.recipes import modules
-from draftboard_drafters.training.shipping import check_writable, replacing, restore
+from draftboard_drafters.training.shipping import replacing, restore
 from draftboard_drafters.training.states import Store, layout_of
 
 FURTHER_EVALUATIONS = 6
@@ -173,7 +174,7 @@ def _course(method: str, job: Job, ground: Ground, before: Before) -> Course:
 def _trained(
     method: str, job: Job, course: Course, folder: str | None = None, start: dict[str, Tensor] | None = None
 ) -> State:
-    check_writable(job.weights)
+    make_folder(job.weights, "choose another --root")
     work = job.work / (folder or (method if job.tokens is None else f"{method}-tokens-{job.tokens}"))
     return train(
         course.recipe, course.ground.texts, course.settings, work, _saying(method, job), course.about, start

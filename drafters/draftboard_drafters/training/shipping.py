@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +10,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from draftboard.drafter import UserError
 from draftboard_drafters.checkpoints import Checkpoint, Plan
 from draftboard_drafters.checkpoints.loader import assemble, load
 from draftboard_drafters.training.parts import Words
@@ -63,18 +61,6 @@ def replacing(folder: Path) -> Iterator[Path]:
         folder.rename(old)
     new.rename(folder)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def check_writable(folder: Path) -> None:
-    """Makes a folder. Raises UserError where nothing can be written, before the hours that come first."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"{folder} cannot be made: {error.strerror}; make it, or choose another --root"
-        ) from None
-    if not os.access(folder, os.W_OK):
-        raise UserError(f"{folder} cannot be written to; allow it, or choose another --root")
 
 
 def restore(folder: Path) -> None:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from draftboard.drafter import FINAL_NORM, UserError
+from draftboard.errors import make_folder
 from draftboard.measure.target import TargetModel
 
 
@@ -65,10 +66,7 @@ class Store:
     def __init__(self, folder: Path, layout: Layout) -> None:
         """Opens or begins a store. Raises UserError for one of another target or other taps."""
         self.folder, self.layout = folder, layout
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"{folder} cannot be a folder of states: {error}") from None
+        make_folder(folder, "choose another --work")
         said = folder / "layout.json"
         if not said.exists():
             new = folder / "layout.new"

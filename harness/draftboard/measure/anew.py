@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from draftboard.errors import UserError
+from draftboard.errors import UserError, make_folder
 from draftboard.measure import commands
 from draftboard.measure.plan import Plan
 from draftboard.record.sides import Run
@@ -28,7 +28,7 @@ def task_names(plans: Sequence[Plan]) -> set[str]:
 def measured(plans: Sequence[Plan], results: Path, console: Console) -> Iterator[list[Run]]:
     """The runs of one more measurement, stored in `results`, for each that is taken from the iterator. A
     task whose run failed is missing among them, the only task too."""
-    commands.make_folder(results)
+    make_folder(results, "name another with --work")
     while True:
         store = Store(results)
         known = {run.record.id for run in store.runs()}

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from draftboard.errors import UserError
+from draftboard.errors import UserError, make_folder
 from draftboard.measure import doctor, doctor_view, plugins, runner
 from draftboard.measure.arms import check_arms
 from draftboard.measure.contract import run_all, toy_target
@@ -58,7 +58,7 @@ def _with_options(suite: Suite, options: Mapping[str, Any]) -> Suite:
 
 def run_plans(chosen: Sequence[Plan], results: Path, console: Console, *, resume: bool) -> list[str]:
     """Runs plans one after the other; returns what failed. A plan that fails does not stop the others."""
-    make_folder(results)
+    make_folder(results, "name another folder of results with --out")
     store, failures = Store(results), []
     _mention_interrupted(store, console, resume)
     if resume:
@@ -78,16 +78,6 @@ def run_plans(chosen: Sequence[Plan], results: Path, console: Console, *, resume
         failures += [f"{plan.task}: {error}" for error in outcome.errors]
         console.print(f"wrote {outcome.folder}", markup=False, soft_wrap=True)
     return failures
-
-
-def make_folder(results: Path) -> None:
-    """Makes the folder of results. Raises UserError where it cannot be."""
-    try:
-        results.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"results cannot be written to {results}: {error.strerror}; name another folder with --out"
-        ) from None
 
 
 def _from_interruption(chosen: Sequence[Plan], store: Store, console: Console) -> Sequence[Plan]:

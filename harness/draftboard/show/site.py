@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 
-from draftboard.errors import UserError
+from draftboard.errors import UserError, make_folder
 from draftboard.record.accepted import read_ledger
 from draftboard.record.history import read
 from draftboard.record.store import Store, load
@@ -27,6 +27,7 @@ def build(store: Store, out: Path, root: Path, base_url: str = "") -> Path:
     """Writes the site of all runs into `out` and returns its front page. `root` is the checkout with the
     templates, `base_url` where the site will be served. The pages of a run that did not change stay."""
     renderer = Renderer(root, base_url)
+    make_folder(out, "name another place with --out")
     last = cache.load(out, renderer.stamp)
     runs = _runs(renderer, dict(_folders(store)), last)
     written = [name for run in runs.values() for name in run.pages]
