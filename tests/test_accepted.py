@@ -28,6 +28,7 @@ from draftboard.record.accepted import (
     Floor,
     Ledger,
     accepted_runs,
+    doubts,
     moving,
     options_text,
     read_ledger,
@@ -50,6 +51,12 @@ def good(seed: int = 1, **changes: Any) -> Run:
 
 def changed(**changes: Any) -> Environment:
     return replace(ENVIRONMENT, **changes)
+
+
+def test_a_floor_of_a_misspelt_task_is_told_and_one_of_a_persons_own_is_not() -> None:
+    floors = (Floor("toy", task, "guess-k4", 2.0, "x") for task in ("chat", "chatt", "our-legal-texts"))
+    (line,) = doubts(Ledger(floors=tuple(floors)), ["chat", "code"])
+    assert line == f"{FILE}: the floor of guess-k4 is of task 'chatt'; did you mean 'chat'?"
 
 
 def test_the_newest_run_is_accepted_with_its_reason_and_a_floor(tmp_path: Path) -> None:
@@ -377,7 +384,7 @@ def test_the_only_task_that_fails_is_missing_and_no_mistake_of_a_command(
     monkeypatch.setattr(commands, "run_plans", lost)
     assert next(anew.measured([], tmp_path / "work", Console())) == []
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="cannot be written"):
+    with pytest.raises(UserError, match=r"cannot be made a folder: .*; name another with --work"):
         next(anew.measured([], tmp_path / "file", Console()))
 
 

@@ -142,6 +142,14 @@ def test_a_trained_module_has_the_words_that_its_loss_read(shipped: Path) -> Non
     assert read_token_map(str(shipped), tiny_target(**SIZES)).tolist() == list(range(VOCABULARY))
 
 
+def test_an_inspection_tells_of_the_map_beside_the_weights(shipped: Path, tmp_path: Path) -> None:
+    said = checkpoints.inspect(str(shipped)).facts["token map"]
+    assert said == f"{VOCABULARY} ids beside the weights; token_map=own drafts no others"
+    bare = tmp_path / "bare"
+    shutil.copytree(shipped, bare, ignore=shutil.ignore_patterns("token_map.json"))
+    assert "token map" not in checkpoints.inspect(str(bare)).facts
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

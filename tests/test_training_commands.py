@@ -83,7 +83,7 @@ def test_an_unknown_word_names_what_can_be_trained(job: Job) -> None:
 
 
 def test_a_method_without_data_or_its_predecessor_says_what_to_do(job: Job) -> None:
-    with pytest.raises(UserError, match="draftboard train data"):
+    with pytest.raises(UserError, match=f"draftboard train data --target {job.target}$"):
         commands.run("mtp", job)
     commands.run("data", job)
     with pytest.raises(

@@ -121,7 +121,7 @@ def test_tokens_that_the_target_lacks_name_the_run(toy: tuple[Path, Path], tmp_p
 
 
 def test_without_weights_or_runs_there_is_nothing_to_judge(toy: tuple[Path, Path], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="draftboard train all"):
+    with pytest.raises(UserError, match=f"draftboard train all --target {toy[0]}$"):
         report(str(toy[0]), tmp_path, ["dspark"], tmp_path, tmp_path, print)
     with pytest.raises(UserError, match="run a suite first"):
         report(str(toy[0]), toy[1].parent, ["dspark"], tmp_path, tmp_path, print)

@@ -189,12 +189,17 @@ def _judge(asked: _Asked) -> Any:
     """Measures what is to be measured and rules on it."""
     from draftboard.judge.findings import Limits
     from draftboard.judge.gate import Trial
-    from draftboard.record.accepted import read_ledger
+    from draftboard.record.accepted import doubts, read_ledger
+    from draftboard.record.tasks import list_tasks
 
     beside = asked.against != ACCEPTED
     if beside and asked.candidate is not None:
         raise UserError("--candidate is for --against accepted: beside a commit both builds are measured now")
-    limits = Limits(asked.limit, asked.acceptance_limit, read_ledger(asked.root / "results"))
+    ledger = read_ledger(asked.root / "results")
+    if ledger.floors and (asked.root / "tasks").is_dir():
+        for line in doubts(ledger, list_tasks(asked.root)):
+            print(f"draftboard: {line}", file=sys.stderr)
+    limits = Limits(asked.limit, asked.acceptance_limit, ledger)
     trial = Trial(limits, one_machine=beside, most=asked.sessions)
     return trial.over(_beside_commit(asked) if beside else _beside_accepted(asked))
 

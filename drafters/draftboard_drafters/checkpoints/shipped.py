@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from draftboard.drafter import Target, UserError
+from draftboard.measure.embedded import EMBEDDED_ID
 
 SHIPPED = "shipped"
 WEIGHTS = Path(__file__).resolve().parents[2] / "weights"
@@ -14,6 +16,11 @@ def slug(target: str) -> str:
     """The name of the folder that holds what was trained for the target of this id. A hub id keeps its owner,
     so that namesakes of two owners do not meet."""
     return target.replace("/", "--")
+
+
+def train_command(what: str, target: str) -> str:
+    """The command that trains `what` for a target, as an error names it."""
+    return f"draftboard train {what}" + ("" if target == EMBEDDED_ID else f" --target {shlex.quote(target)}")
 
 
 def located(path: str, method: str, target: Target) -> str:
@@ -29,6 +36,6 @@ def located(path: str, method: str, target: Target) -> str:
         raise UserError(
             f"no shipped weights of {method!r} for target {target.id!r}"
             f" (there are some for: {', '.join(known) or 'none'}); name a folder or hub id, or train them:"
-            f" draftboard train {method}"
+            f" {train_command(method, target.id)}"
         )
     return str(folder)

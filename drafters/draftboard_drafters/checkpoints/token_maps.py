@@ -52,6 +52,24 @@ def read_token_map(path: str, target: Target) -> Tensor:
     """
     file = Path(path).expanduser()
     file = file / TOKEN_MAP if file.is_dir() else file
+    ids = _listed(file)
+    odd = [id for id in ids if not 0 <= id < target.vocab_size]
+    if odd:
+        raise UserError(f"token map {file}: {odd[0]} is none of the {target.vocab_size} ids of {target.id!r}")
+    found = torch.tensor(sorted(ids))
+    _check_card(file, ids_sha256(found))
+    return found.to(target.device)
+
+
+def own_ids(folder: Path) -> int | None:
+    """How many ids the map beside a checkpoint's weights has; None where there is none. Raises UserError for
+    one that is no list of different ids."""
+    file = folder.expanduser() / TOKEN_MAP
+    return len(_listed(file)) if file.is_file() else None
+
+
+def _listed(file: Path) -> list[int]:
+    """The ids of a file. Raises UserError where it is no list of different ids."""
     try:
         ids = json.loads(file.read_text())
     except OSError as error:
@@ -62,16 +80,11 @@ def read_token_map(path: str, target: Target) -> Tensor:
         raise UserError(f"token map {file} is no JSON ({error}); it must be a list of token ids") from None
     if not isinstance(ids, list) or not ids or {type(id) for id in ids} != {int}:
         raise UserError(f"token map {file}: expected a list of token ids, found {ids!r:.40}")
-    odd = [id for id in ids if not 0 <= id < target.vocab_size]
-    if odd:
-        raise UserError(f"token map {file}: {odd[0]} is none of the {target.vocab_size} ids of {target.id!r}")
     if (different := len(set(ids))) < len(ids):
         raise UserError(
             f"token map {file} names an id twice: {different} of its {len(ids)} ids are different"
         )
-    found = torch.tensor(sorted(ids))
-    _check_card(file, ids_sha256(found))
-    return found.to(target.device)
+    return ids
 
 
 def ids_sha256(ids: Tensor) -> str:

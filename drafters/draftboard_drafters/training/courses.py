@@ -12,6 +12,7 @@ from torch import Tensor
 
 from draftboard.drafter import UserError
 from draftboard.errors import make_folder
+from draftboard_drafters.checkpoints.shipped import train_command
 from draftboard_drafters.training import batches
 from draftboard_drafters.training.batches import Texts
 from draftboard_drafters.training.cards import (
@@ -148,12 +149,12 @@ def _ground(job: Job) -> Ground:
     layout = layout_of(parts.id, parts.layers, parts.geometry.hidden_size)
     store = Store(job.work / "states", layout)
     if not store.rows:
-        raise UserError(f"{store.folder} holds no states; run `draftboard train data` first")
+        raise UserError(f"{store.folder} holds no states; make some: {train_command('data', job.target)}")
     texts = Texts([store], held_out=batches.HELD_OUT)
     if not (texts.train and texts.held_out):
         raise UserError(
             f"{len(store.rows)} texts are too few to train on and to hold some out (about one in"
-            f" {batches.HELD_OUT}); make more: draftboard train data --reply-tokens"
+            f" {batches.HELD_OUT}); make more: {train_command('data', job.target)} --reply-tokens"
         )
     data = Data(texts.sha256(), len(texts.train), sum(text.row.length for text in texts.train))
     replies = (texts.tokens(text)[text.row.prompt :] for text in texts.train)
@@ -208,12 +209,13 @@ def _shipped_card(method: str, job: Job, data: Data) -> dict[str, Any]:
     if card is None:
         short = "" if job.tokens is None else f" --tokens {job.tokens}"
         raise UserError(
-            f"{folder} has no weights with a card to go on from; train them: draftboard train {method}{short}"
+            f"{folder} has no weights with a card to go on from; train them:"
+            f" {train_command(method, job.target)}{short}"
         )
     if card["data"]["sha256"] != data.sha256:
         raise UserError(
             f"{folder} was trained on data {card['data']['sha256'][:12]}, and the states are of"
             f" {data.sha256[:12]}; bring back its replies, remove {job.work / 'states'} and run"
-            " `draftboard train data`, or remove the weights and train them anew"
+            f" `{train_command('data', job.target)}`, or remove the weights and train them anew"
         )
     return card

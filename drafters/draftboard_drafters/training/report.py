@@ -11,6 +11,7 @@ import torch
 from draftboard.drafter import Drafter, UserError
 from draftboard.measure.loading import load_target, resolve_dtype, target_id
 from draftboard.measure.target import TargetModel
+from draftboard_drafters.checkpoints.shipped import train_command
 from draftboard_drafters.training.evaluate import (
     Benchmark,
     Measured,
@@ -34,7 +35,7 @@ def report(
     K and set of options. `work` keeps the target's states. Raises UserError without weights or runs."""
     folders = [weights / name for name in methods if (weights / name / "config.json").exists()]
     if not folders:
-        raise UserError(f"no trained weights in {weights}; train some: draftboard train all")
+        raise UserError(f"no trained weights in {weights}; train some: {train_command('all', target)}")
     device = torch.device("cpu")
     for dtype, runs in runs_of(results, target_id(target)).items():
         model = load_target(target, dtype=resolve_dtype(dtype, device), device=device, max_context=None)

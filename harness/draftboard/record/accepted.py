@@ -17,7 +17,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from draftboard.errors import UserError
+from draftboard.errors import UserError, suggestion
 from draftboard.record.codec import from_json, to_json
 from draftboard.record.records import Arm, RunRecord
 from draftboard.record.store import Store, load, parse_utc
@@ -141,6 +141,14 @@ def _check(ledger: Ledger, path: Path) -> None:
                 f"{path}: the floor of {floor.task} {floor.arm} is {floor.acceptance_length}; an acceptance"
                 " length is 1 or more"
             )
+
+
+def doubts(ledger: Ledger, tasks: Collection[str]) -> Iterator[str]:
+    """A line for each floor whose task is none of `tasks` and looks like one: a floor of a misspelt task
+    guards nothing, one of a person's own task may be meant."""
+    for floor in ledger.floors:
+        if floor.task not in tasks and (meant := suggestion(floor.task, tasks)):
+            yield f"{FILE}: the floor of {floor.arm} is of task {floor.task!r}{meant}"
 
 
 @contextmanager
