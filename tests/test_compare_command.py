@@ -192,3 +192,14 @@ def test_junit_of_a_comparison_decides_nothing(root: Path) -> None:
     assert gone is not None and gone.get("message") == "only in the base"
     figure = cases["chat.plain", "tokens_per_s"].find("system-out")
     assert figure is not None and str(figure.text).endswith("no difference found")
+
+
+@pytest.mark.parametrize("form", ["table", "markdown", "json"])
+def test_figures_that_their_record_denies_are_shown_with_that(form: str, root: Path) -> None:
+    run, arms = side(3, id="third", created_utc="2026-03-01T00:00:00Z")
+    guessing = arms[1].traces
+    twice = replace(arms[1], traces=(*guessing, guessing[0]))
+    Store(root / "results").write_run(run, [arms[0], twice])
+    said = " ".join(call(root, "run1", "third", "--format", form).output.split())
+    assert "the record contradicts itself" in said and "recorded 2 times" in said
+    assert "the record contradicts itself" not in call(root, "run1", "second", "--format", form).output

@@ -340,7 +340,9 @@ def _write(ruling: Any, form: str, out: Path | None, *, decided: bool) -> None:
 
     formats = comparison_files.RULING_FORMATS if decided else comparison_files.FORMATS
     if form == "table":
-        show(Console(), comparison.ruling(ruling) if decided else comparison.table(ruling.comparison))
+        found = ruling.comparison
+        told = comparison.ruling(ruling) if decided else comparison.table(found, comparison.doubts(found))
+        show(Console(), told)
     elif out is not None:
         _save(out, formats[form](ruling))
         if decided:

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from draftboard.judge.compare import ArmChange, Comparison, Difference
-from draftboard.judge.findings import Finding, Outcome, percent
+from draftboard.judge.findings import Finding, Outcome, percent, records
 from draftboard.judge.gate import Ruling
 from draftboard.judge.pairing import Measured
 from draftboard.show import words
@@ -31,14 +31,24 @@ TONES = {"better": "green", "worse": "red", "unknown": "dim", "same": "dim"}
 OUTCOME_TONES: dict[Outcome, str] = {"pass": "green", "cannot tell": "yellow", "nothing comparable": "yellow"}
 
 
-def table(found: Comparison) -> RenderableType:
-    """Every figure of every arm, and what was not compared."""
+def doubts(found: Comparison) -> list[str]:
+    """What the records of either side say against their own figures, for where no ruling says it."""
+    telling = (one for one in records(found) if one.outcome != "pass")
+    return list(dict.fromkeys(f"{one.task} {one.arm}: {one.check}: {one.text}" for one in telling))
+
+
+def table(found: Comparison, doubted: Sequence[str] = ()) -> RenderableType:
+    """Every figure of every arm, what was not compared, and `doubted`."""
     made = new_table(HEADS, "lllrrrrl")
     for arm, difference in _lines(found):
         cells = _cells(arm.candidate.name, arm, difference)
         made.add_row(*cells[:-1], Text(cells[-1], TONES.get(difference.word, "")))
     figures = [made] if found.arms else []
-    return Group(*figures, *(Text(words.visible(note), "dim") for note in notes(found)))
+    return Group(
+        *figures,
+        *(Text(words.visible(note), "dim") for note in notes(found)),
+        *(Text(words.visible(doubt), "yellow") for doubt in doubted),
+    )
 
 
 def ruling(found: Ruling) -> RenderableType:
@@ -50,12 +60,12 @@ def ruling(found: Ruling) -> RenderableType:
     return Group(table(found.comparison), *findings, last)
 
 
-def markdown(found: Comparison) -> str:
-    """The table of a comparison in Markdown."""
+def markdown(found: Comparison, doubted: Sequence[str] = ()) -> str:
+    """The table of a comparison in Markdown, and `doubted`."""
     rows = [_cells(arm.candidate.name, arm, one) for arm, one in _lines(found)]
     head = [HEADS, ("---", "---", "---", "--:", "--:", "--:", "--:", "---")]
     body = "\n".join(f"| {' | '.join(map(words.markdown, row))} |" for row in [*head, *rows])
-    tail = "".join(f"\n- {words.markdown(note)}" for note in notes(found))
+    tail = "".join(f"\n- {words.markdown(note)}" for note in (*notes(found), *doubted))
     return body + (f"\n{tail}" if tail else "") + "\n"
 
 

@@ -35,7 +35,8 @@ _NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 def as_json(found: Comparison) -> str:
     """Every figure of a comparison. `log_*` are natural logarithms of candidate over base."""
-    return _dump(_comparison(found))
+    doubts: list[Json] = [*comparison.doubts(found)]
+    return _dump({**_comparison(found), "doubts": doubts})
 
 
 def ruling_json(found: Ruling) -> str:
@@ -122,7 +123,7 @@ RULING_FORMATS: dict[str, Format] = {
 FORMATS: dict[str, Format] = {
     **RULING_FORMATS,
     "json": lambda found: as_json(found.comparison),
-    "markdown": lambda found: comparison.markdown(found.comparison),
+    "markdown": lambda found: comparison.markdown(found.comparison, comparison.doubts(found.comparison)),
     "junit": lambda found: as_junit(found.comparison),
 }
 """What `compare` writes: the figures without the outcome."""
