@@ -202,6 +202,13 @@ def test_first_run_then_accept_then_pass(root: Path) -> None:
     assert len(list((root / "results" / "history").iterdir())) == 2
 
 
+def test_the_gate_says_what_a_misspelt_floor_guards(root: Path) -> None:
+    write_ledger(root / "results", Ledger(floors=(Floor("t", "chatt", "guess-k4", 2.0, "x"),)))
+    (root / "tasks" / "chat").mkdir(parents=True)
+    said = call(root, "--candidate", str(root / "same")).output
+    assert "the floor of guess-k4 is of task 'chatt'; did you mean 'chat'?" in said
+
+
 @pytest.mark.parametrize("word", ["slow", "creep"])
 def test_one_stored_measurement_raises_a_doubt_and_no_verdict(root: Path, word: str) -> None:
     """Nothing can be measured again, so a slowdown stays unconfirmed."""

@@ -194,7 +194,7 @@ def test_junit_of_a_comparison_decides_nothing(root: Path) -> None:
     assert figure is not None and str(figure.text).endswith("no difference found")
 
 
-@pytest.mark.parametrize("form", ["table", "markdown", "json"])
+@pytest.mark.parametrize("form", ["table", "markdown", "json", "junit"])
 def test_figures_that_their_record_denies_are_shown_with_that(form: str, root: Path) -> None:
     run, arms = side(3, id="third", created_utc="2026-03-01T00:00:00Z")
     guessing = arms[1].traces
@@ -203,3 +203,12 @@ def test_figures_that_their_record_denies_are_shown_with_that(form: str, root: P
     said = " ".join(call(root, "run1", "third", "--format", form).output.split())
     assert "the record contradicts itself" in said and "recorded 2 times" in said
     assert "the record contradicts itself" not in call(root, "run1", "second", "--format", form).output
+
+
+def test_a_base_whose_replies_nobody_compared_is_shown_as_such(root: Path) -> None:
+    run, arms = side(3, id="third", created_utc="2026-03-01T00:00:00Z", arm={"losslessness": None})
+    Store(root / "results").write_run(run, arms)
+    for sides in (("third", "second"), ("second", "third")):
+        said = " ".join(call(root, *sides, "--format", "markdown").output.split())
+        assert "guess K=4: losslessness: " in said
+        assert ("losslessness: the base's run: " in said) is (sides[0] == "third")

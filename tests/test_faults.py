@@ -98,11 +98,16 @@ def test_an_interrupt_outside_the_command_line_library_ends_as_one_within(
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_folder_that_cannot_be_made_is_named_with_what_to_do(folder: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_named_with_what_to_do(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UserError, match=r"^/proc/none/such cannot be made a folder: .*; ask for another$"):
         make_folder(Path("/proc/none/such"), "ask for another")
     make_folder(folder / "deep" / "down", "ask for another")
     assert (folder / "deep" / "down").is_dir()
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(UserError, match=r"deep cannot be written to; allow it, or ask for another$"):
+        make_folder(folder / "deep", "ask for another")
 
 
 @pytest.mark.parametrize("command", [("results", "--format", "json"), ("site",)])

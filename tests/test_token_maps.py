@@ -89,6 +89,16 @@ def test_a_map_that_its_card_does_not_speak_of_is_refused(shipped: Path, tmp_pat
         read_token_map(str(tmp_path), tiny_target(**SIZES))
 
 
+@pytest.mark.parametrize("card", ["no json", "[]", '{"vocabulary": 49152}'])
+def test_a_card_beside_a_map_of_ones_own_has_no_say(card: str, tmp_path: Path) -> None:
+    (tmp_path / "card.json").write_text(card)
+    (tmp_path / "mine.json").write_text("[1, 2]")
+    assert read_token_map(str(tmp_path / "mine.json"), tiny_target(**SIZES)).tolist() == [1, 2]
+    write_token_map(tmp_path, [1, 2])
+    with pytest.raises(UserError, match=r"is no JSON|expected an object|speaks of 49152"):
+        read_token_map(str(tmp_path), tiny_target(**SIZES))
+
+
 def test_a_map_of_every_id_changes_no_draft(shipped: Path, tmp_path: Path) -> None:
     write_token_map(tmp_path, range(VOCABULARY))
     whole, mapped = (drafts(shipped, sampler(), one) for one in (None, tmp_path))
@@ -148,6 +158,8 @@ def test_an_inspection_tells_of_the_map_beside_the_weights(shipped: Path, tmp_pa
     bare = tmp_path / "bare"
     shutil.copytree(shipped, bare, ignore=shutil.ignore_patterns("token_map.json"))
     assert "token map" not in checkpoints.inspect(str(bare)).facts
+    (bare / "token_map.json").write_text("[1")
+    assert checkpoints.inspect(str(bare)).facts["token map"].startswith("not to be used: ")
 
 
 @pytest.mark.parametrize(

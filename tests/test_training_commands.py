@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from draftboard.errors import UserError
 from draftboard.measure.loading import load_target
@@ -64,6 +65,26 @@ def test_a_toy_is_trained_through_kills_and_drafts(job: Job, monkeypatch: pytest
     drafter = MODULES["eagle3"].build(target, greedy_sampler(CPU), checkpoint=checkpoint)
     assert drafter.weights.origin == "trained here"
     assert drafter.num_speculative_tokens == 3
+
+
+def test_states_of_other_replies_are_refused(job: Job) -> None:
+    commands.run("data", job)
+    first, second, *rest = job.replies.read_text().splitlines(keepends=True)
+    for lines in ([second, first, *rest], [second, *rest], rest[:1]):
+        job.replies.write_text("".join(lines))
+        with pytest.raises(UserError, match=r"holds states of other texts than .*; bring back the file"):
+            commands.run("data", replace(job, reply_tokens=1))
+    job.replies.write_text("".join([first, second, *rest]))
+    commands.run("data", job)
+
+
+def test_a_target_that_changed_in_place_is_not_trained_on_the_states_of_before(job: Job) -> None:
+    commands.run("data", job)
+    weights = Path(job.target) / "model.safetensors"
+    tensors = load_file(weights)
+    save_file({name: tensor + 0.01 for name, tensor in tensors.items()}, weights, {"format": "pt"})
+    with pytest.raises(UserError, match=r"holds states of .*; use another folder"):
+        commands.run("mtp", job)
 
 
 def test_the_draft_model_is_trained_and_shares_the_tokenizer(job: Job) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -167,8 +168,30 @@ def test_damaged_states_say_what_to_do(name: str, text: str | None, tmp_path: Pa
     (tmp_path / name).unlink()
     if text is not None:
         (tmp_path / name).write_text(text)
-    with pytest.raises(UserError, match=r"cannot be read .*; remove .* and run `draftboard train data`"):
+    with pytest.raises(
+        UserError, match=r"cannot be read .*; remove .*: states .* by `draftboard train data`"
+    ):
         Store(tmp_path, LAYOUT).states()
+
+
+@pytest.mark.parametrize(
+    ("held", "asked", "fits"),
+    [("r1", "r1", True), (None, "r1", True), ("r1", None, True), ("r1", "r2", False)],
+)
+def test_states_of_another_revision_of_the_target_are_refused(
+    held: str | None, asked: str | None, fits: bool, tmp_path: Path
+) -> None:
+    Store(tmp_path, replace(LAYOUT, revision=held))
+    if fits:
+        Store(tmp_path, replace(LAYOUT, revision=asked))
+    else:
+        with pytest.raises(UserError, match=r"use another folder, and where the target itself changed"):
+            Store(tmp_path, replace(LAYOUT, revision=asked))
+
+
+def test_states_of_before_revisions_were_kept_can_be_gone_on_with(tmp_path: Path) -> None:
+    (tmp_path / "layout.json").write_text('{"target": "tiny", "taps": [2, -1], "width": 4}')
+    Store(tmp_path, replace(LAYOUT, revision="r1"))
 
 
 def test_words_are_no_reply(tmp_path: Path) -> None:

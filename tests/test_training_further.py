@@ -168,13 +168,23 @@ def test_the_work_of_another_stage_is_not_taken_for_the_shipped_one(
         (lambda card: card | {"vocabulary": "ab"}, "has another vocabulary than its recipe"),
         (
             lambda card: {k: v for k, v in card.items() if k != "steps"},
-            "has no 'steps'; restore it, or train",
+            "has no 'number of steps'; restore it, or train",
         ),
         (lambda card: card | {"curve": []}, "has no 'curve'"),
         (lambda card: card | {"steps": "x"}, "has no 'number of steps'"),
         (lambda card: card | {"not_kept": [{}]}, "has no 'number of steps'"),
+        (lambda card: card | {"stages": [{"steps": 1}]}, "has no 'number of token_visits'"),
+        (lambda card: card | {"stages": ["x"]}, "has no 'number of steps'"),
     ],
-    ids=["vocabulary", "old card", "no curve", "steps of a text", "something not kept without steps"],
+    ids=[
+        "vocabulary",
+        "old card",
+        "no curve",
+        "steps of a text",
+        "something not kept without steps",
+        "a stage without visits",
+        "a stage of a text",
+    ],
 )
 def test_a_card_that_cannot_be_gone_on_from_is_refused_before_the_hours(
     damage: Callable[[dict[str, Any]], dict[str, Any]], said: str, shipped: Job
@@ -281,6 +291,33 @@ def test_weights_that_became_no_better_are_not_shipped(job: Job, monkeypatch: py
     commands.run("mtp", replace(job, tokens=None, further=100))
     seeds = [stage["settings"]["seed"] for stage in read_card(job)["not_kept"]]
     assert seeds == [before["steps"], before["steps"] + tried["steps"]], "the same draws were tried twice"
+
+
+def test_a_kill_after_a_training_was_noted_as_not_kept_is_not_in_the_way(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands.run("data", job)
+    commands.run("mtp", job)
+    monkeypatch.setattr(loop, "held_out", lambda *arguments: (0.5, 0.2))
+    further = replace(job, tokens=None, further=100)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        dying_when(patch, *KILLS["before its work is removed"])
+        commands.run("mtp", further)
+    assert len(read_card(job)["not_kept"]) == 1
+    said = list[str]()
+    commands.run("mtp", replace(further, say=said.append))
+    assert said == ["mtp: was ended already, as its card says"]
+    assert len(read_card(job)["not_kept"]) == 1 and not (job.work / "mtp-further").exists()
+    commands.run("mtp", further)
+    assert len(read_card(job)["not_kept"]) == 2
+
+
+def test_an_unknown_commit_is_no_missing_one(shipped: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outside of a git checkout nobody knows it, and a short training may take no tenth of a second."""
+    file = shipped.weights / "mtp" / "card.json"
+    file.write_text(json.dumps({**read_card(shipped), "commit": None, "cpu_seconds": 0.0}))
+    commands.run("mtp", shipped)
+    check_sums(read_card(shipped), 2)
 
 
 def test_going_on_needs_weights_and_their_data(job: Job) -> None:

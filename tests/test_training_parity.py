@@ -12,12 +12,14 @@ from torch import Tensor
 
 from draftboard.measure.sampling import Randomness, Sampler
 from draftboard.record.records import Sampling
+from draftboard_drafters.training.recipes import draft_model
+from draftboard_drafters.training.recipes.draft_model import DraftModelRecipe
 from draftboard_drafters.training.replay import replay
 from draftboard_drafters.training.states import Store
 from shipped import MODULES
 from tiny import tiny_target
 from tiny_folder import byte_tokenizer
-from training_factory import EVERY, SIZES, everything, recipe, tiny_store
+from training_factory import EVERY, SIZES, everything, recipe, tiny_parts, tiny_store, tiny_words
 
 
 @pytest.fixture(scope="module")
@@ -79,3 +81,19 @@ def _leading(drafter: Any, ids: list[int], states: Tensor, prompt: int, k: int) 
         [first, *_] = replay(drafter, ids[:start], [*ids[start : start + k + 1], 0], states)
         found.append(first.accepted)
     return found
+
+
+def test_a_word_outside_of_the_rows_is_no_hit_of_the_draft_model(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its loss reads some rows of the head. The likeliest of them is no guess of a word that is none."""
+    words = tiny_words(store, 4)
+    trained = DraftModelRecipe(tiny_parts(), words, store.layout.taps, k=1, others=0)
+    monkeypatch.setattr(draft_model, "laws", lambda finals, head: finals.new_ones(len(finals), len(head)))
+    alike = {name: torch.zeros_like(tensor) for name, tensor in trained.initial(0).items()}
+    texts = everything(store)
+    batch = texts.batch(texts.train)
+    hits = trained.outcome(alike, batch, 0).hits[:, 0]
+    starts = batch.starts(1)
+    said = words.known[batch.ids[:, 1:]][starts[:, :-1]]
+    assert torch.equal(hits, said) and 0 < int(said.sum()) < len(said)

@@ -14,9 +14,10 @@ lowers acceptance. For the first draft the norm is the target's final one, for t
 Qwen's, MiMo's and speculators' modules use the normed state for both; for DeepSeek's and GLM's, reports
 differ. `hidden` and `recycled` choose each separately, `post` or `pre`; the layout has a default.
 
-A module is trained for one draft; using it again is off its training, and acceptance falls with the place in
-the draft. The law handed over is the softmax over the full vocabulary, or over the ids of a token map
-(FastMTP's compressed vocabulary): the target's head is larger than the module.
+A published module is mostly trained for one draft; using it again is off its training, and acceptance falls
+with the place in the draft. Ours is trained on its own states, as FastMTP's is. The law handed over is the
+softmax over the full vocabulary, or over the ids of a token map (FastMTP's compressed vocabulary): the
+target's head is larger than the module.
 """
 
 from __future__ import annotations

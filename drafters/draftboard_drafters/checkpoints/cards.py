@@ -24,7 +24,7 @@ def training_of(path: str) -> Training | None:
     folder = Path(path).expanduser()
     if not (folder / CARD).is_file():
         return None
-    card = _read(folder / CARD)
+    card = read_json_card(folder / CARD)
     if not (folder / WEIGHTS).is_file():
         raise UserError(f"{folder / WEIGHTS} is not there, and {CARD} beside it speaks of it; {_AGAIN}")
     found, stated = file_sha256(folder / WEIGHTS), card.get("weights_sha256")
@@ -36,7 +36,8 @@ def training_of(path: str) -> Training | None:
     return _training(card, folder / CARD)
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_json_card(file: Path) -> dict[str, Any]:
+    """What a card says. Raises UserError for a file that is no JSON object."""
     try:
         card: Any = json.loads(file.read_text())
     except ValueError as error:

@@ -15,7 +15,7 @@ from draftboard_drafters._layers import Geometry, Sight
 from draftboard_drafters.checkpoints.loader import load
 from draftboard_drafters.checkpoints.record import Checkpoint, Parallel, Serial
 from draftboard_drafters.checkpoints.serving import serve
-from draftboard_drafters.checkpoints.token_maps import own_ids
+from draftboard_drafters.checkpoints.token_maps import own_map
 from draftboard_drafters.checkpoints.variations import variations
 
 _OF_THE_TARGET = ("embed_tokens.weight", "lm_head.weight")
@@ -76,8 +76,8 @@ def _facts(checkpoint: Checkpoint, target: Target | None) -> Iterator[tuple[str,
     for what, name in zip(("embedding", "head"), _OF_THE_TARGET, strict=True):
         yield what, checkpoint.shared.get(name, "its own")
     yield "vocabulary", _vocabulary(checkpoint)
-    if (ids := own_ids(Path(checkpoint.path))) is not None:
-        yield "token map", f"{ids} ids beside the weights; token_map=own drafts no others"
+    if checkpoint.method == "mtp" and (words := own_map(Path(checkpoint.path))):
+        yield "token map", words
     yield "made for", _made_for(checkpoint)
     yield "weights", f"{checkpoint.origin}, sha256 {checkpoint.sha256}"
 

@@ -36,6 +36,6 @@ def located(path: str, method: str, target: Target) -> str:
         raise UserError(
             f"no shipped weights of {method!r} for target {target.id!r}"
             f" (there are some for: {', '.join(known) or 'none'}); name a folder or hub id, or train them:"
-            f" {train_command(method, target.id)}"
+            f" {train_command(method, target.id if '/' in target.id else 'FOLDER')}"
         )
     return str(folder)

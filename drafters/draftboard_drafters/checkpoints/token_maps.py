@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from draftboard.drafter import Target, UserError
-from draftboard_drafters.checkpoints.cards import CARD
+from draftboard_drafters.checkpoints.cards import CARD, read_json_card
 
 TOKEN_MAP = "token_map.json"
 """A JSON list of ids, beside the weights that it is for."""
@@ -61,11 +61,17 @@ def read_token_map(path: str, target: Target) -> Tensor:
     return found.to(target.device)
 
 
-def own_ids(folder: Path) -> int | None:
-    """How many ids the map beside a checkpoint's weights has; None where there is none. Raises UserError for
-    one that is no list of different ids."""
+def own_map(folder: Path) -> str | None:
+    """The map beside a checkpoint's weights in words, or what is wrong with it; None where there is none."""
     file = folder.expanduser() / TOKEN_MAP
-    return len(_listed(file)) if file.is_file() else None
+    if not file.is_file():
+        return None
+    try:
+        ids = _listed(file)
+        _check_card(file, ids_sha256(torch.tensor(sorted(ids))))
+    except UserError as error:
+        return f"not to be used: {error}"
+    return f"{len(ids)} ids beside the weights; token_map={OWN} drafts no others"
 
 
 def _listed(file: Path) -> list[int]:
@@ -94,11 +100,12 @@ def ids_sha256(ids: Tensor) -> str:
 
 def _check_card(file: Path, found: str) -> None:
     """The map beside weights that were trained here must be the one that their card speaks of."""
-    card = file.parent / CARD
-    stated = json.loads(card.read_text()).get("vocabulary") if card.is_file() else None
-    if file.name == TOKEN_MAP and stated not in (None, found):
+    if file.name != TOKEN_MAP or not (file.parent / CARD).is_file():
+        return
+    stated = read_json_card(file.parent / CARD).get("vocabulary")
+    if stated not in (None, found):
         raise UserError(
-            f"{file} holds ids of sha256 {found[:12]}, and {CARD} beside it speaks of {stated[:12]};"
+            f"{file} holds ids of sha256 {found[:12]}, and {CARD} beside it speaks of {stated!s:.12};"
             " fetch the folder again or train it anew"
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -74,13 +74,19 @@ def read_card(folder: Path) -> dict[str, Any] | None:
     if training_of(str(folder)) is None:
         return None
     card: dict[str, Any] = json.loads((folder / CARD).read_text())
-    missing = [name for name in (*_STAGE, "curve") if not card.get(name)]
-    missing += [] if "sha256" in card["data"] else ["data.sha256"]
-    steps = [one.get("steps") for one in (card, *card.get("stages", ()), *card.get("not_kept", ()))]
-    missing += [] if all(type(count) is int for count in steps) else ["number of steps"]
-    if missing:
-        raise UserError(f"{folder / CARD} has no {missing[0]!r}; restore it, or train the weights anew")
+    if lacking := next(_lacking(card), None):
+        raise UserError(f"{folder / CARD} has no {lacking!r}; restore it, or train the weights anew")
     return card
+
+
+def _lacking(card: Mapping[str, Any]) -> Iterator[str]:
+    """What a training that goes on needs and does not find; a commit may be null, where none was known."""
+    for one in (card, *card.get("stages", ()), *card.get("not_kept", ())):
+        stage = one if isinstance(one, dict) else {}
+        yield from (f"number of {name}" for name in _SUMS if type(stage.get(name)) not in (int, float))
+        yield from (name for name in _STAGE if name not in stage)
+    yield from () if card.get("curve") else ("curve",)
+    yield from () if "sha256" in card["data"] else ("data.sha256",)
 
 
 def stated(folder: Path) -> Mapping[str, Any]:
@@ -105,11 +111,10 @@ def last_stage(card: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def note_not_kept(folder: Path, settings: Settings, state: State, about: Mapping[str, str]) -> None:
-    """Adds to the card of shipped weights, once, a training on from them that did not make them better."""
+    """Adds to the card of shipped weights a training on from them that did not make them better."""
     card = json.loads((folder / CARD).read_text())
     stage = {**_stage(settings, state, about), "curve": [_point(point) for point in state.curve]}
-    if stage not in (tried := card.get("not_kept", [])):
-        _write(folder, {**card, "not_kept": [*tried, stage]})
+    _write(folder, {**card, "not_kept": [*card.get("not_kept", []), stage]})
 
 
 def _write(folder: Path, card: Mapping[str, Any]) -> None:

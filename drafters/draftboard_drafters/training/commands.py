@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 import torch
 
@@ -18,7 +19,7 @@ from draftboard_drafters.training.jobs import Job
 from draftboard_drafters.training.jobs import job as job
 from draftboard_drafters.training.parts import parts_of
 from draftboard_drafters.training.recipes import in_order, modules
-from draftboard_drafters.training.replies import Replies
+from draftboard_drafters.training.replies import Pair, Replies
 from draftboard_drafters.training.report import report
 from draftboard_drafters.training.states import Store, fill, layout_of
 from draftboard_drafters.training.tables import tables
@@ -64,7 +65,8 @@ def make_data(job: Job) -> None:
     device = torch.device("cpu")
     target = load_target(job.target, dtype=resolve_dtype("auto", device), device=device, max_context=context)
     replies = Replies(job.replies)
-    store = Store(job.work / "states", layout_of(target.id, target.num_layers, target.hidden_size))
+    layout = layout_of(target.id, target.num_layers, target.hidden_size, target.revision)
+    store = Store(job.work / "states", layout)
     answered = {prompt for prompt, _ in replies}
     have = sum(len(reply) for _, reply in replies)
     job.say(f"{len(answered):,} prompts answered so far, {have:,} tokens of {job.reply_tokens:,}")
@@ -97,6 +99,17 @@ def _answers(target: TargetModel, taps: tuple[int, ...], waiting: Iterator[list[
     return BatchedReplies(target, taps=taps, **sizes).answers(waiting)
 
 
+def _check_paired(job: Job, pairs: Sequence[Pair], store: Store) -> None:
+    """Raises UserError where the states are not of the first of the replies, in their order."""
+    ids = store.ids()
+    for row, pair in zip_longest(store.rows, pairs[: len(store.rows)]):
+        if pair is None or ids[row.start : row.start + row.length].tolist() != [*pair[0], *pair[1]]:
+            raise UserError(
+                f"{store.folder} holds states of other texts than {job.replies} has; bring back the file that"
+                " they were made of, or remove the folder: they are then made again"
+            )
+
+
 def _catch_up(job: Job, target: TargetModel, replies: Replies, store: Store) -> None:
     """States of the replies that have none yet: those that came with the checkout, and a killed writer's."""
     pairs = list(replies)
@@ -104,6 +117,7 @@ def _catch_up(job: Job, target: TargetModel, replies: Replies, store: Store) -> 
     if len(fitting) < len(pairs):
         over = len(pairs) - len(fitting)
         job.say(f"left out: {over} of {len(pairs)} texts, longer than {target.max_context} tokens")
+    _check_paired(job, fitting, store)
     for index, pair in enumerate(fitting[len(store.rows) :]):
         fill(store, target, [pair])
         if index % SAY_EVERY == 0:

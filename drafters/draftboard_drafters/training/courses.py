@@ -95,21 +95,28 @@ def train_further(method: str, job: Job, tokens: int) -> None:
     """
     ground, work = _ground(job), job.work / f"{method}-further"
     earlier = _shipped_card(method, job, ground.data)
-    if _is_shipped(work, earlier):  # a killed process left it behind
+    ended = _ended(work, earlier)
+    if ended is not None:  # a killed process left it behind
         shutil.rmtree(work)
-        if last_stage(earlier)["settings"]["tokens"] == tokens:
-            return _saying(method, job)("already shipped")
+    if ended is not None and ended["settings"]["tokens"] == tokens:
+        _saying(method, job)("was ended already, as its card says")
+        return
     _go_on(method, job, _further(method, job, ground, earlier, tokens), earlier)
     shutil.rmtree(work)
+
+
+def _ended(work: Path, card: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What the card says of the training in `work`, where that made the weights or was not kept."""
+    if (held := read_state(work)) is None:
+        return None
+    about, state = held
+    stages: list[Mapping[str, Any]] = [last_stage(card), *card.get("not_kept", ())]
+    found = about.get("start"), about["seed"], state.step, state.tokens
+    for stage in stages:
+        told = stage.get("start"), str(stage["settings"]["seed"]), stage["steps"], stage["token_visits"]
+        if told == found:
+            return stage
     return None
-
-
-def _is_shipped(work: Path, card: Mapping[str, Any]) -> bool:
-    """Whether the training in `work` is the last one of the card."""
-    held, stage = read_state(work), last_stage(card)
-    if held is None or held[0].get("start") != stage.get("start"):
-        return False
-    return (held[1].step, held[1].tokens) == (stage["steps"], stage["token_visits"])
 
 
 def _further(method: str, job: Job, ground: Ground, earlier: Mapping[str, Any], tokens: int) -> Course:
@@ -146,7 +153,7 @@ def _go_on(method: str, job: Job, course: Course, earlier: Mapping[str, Any]) ->
 
 def _ground(job: Job) -> Ground:
     parts = parts_of(job.target)
-    layout = layout_of(parts.id, parts.layers, parts.geometry.hidden_size)
+    layout = layout_of(parts.id, parts.layers, parts.geometry.hidden_size, parts.revision)
     store = Store(job.work / "states", layout)
     if not store.rows:
         raise UserError(f"{store.folder} holds no states; make some: {train_command('data', job.target)}")
@@ -154,7 +161,7 @@ def _ground(job: Job) -> Ground:
     if not (texts.train and texts.held_out):
         raise UserError(
             f"{len(store.rows)} texts are too few to train on and to hold some out (about one in"
-            f" {batches.HELD_OUT}); make more: {train_command('data', job.target)} --reply-tokens"
+            f" {batches.HELD_OUT}); make more: {train_command('data', job.target)} --reply-tokens N"
         )
     data = Data(texts.sha256(), len(texts.train), sum(text.row.length for text in texts.train))
     replies = (texts.tokens(text)[text.row.prompt :] for text in texts.train)

@@ -44,8 +44,9 @@ class Settings:
 class Point:
     """Held-out acceptance after so much effort.
 
-    `length` is the acceptance length that chains of K greedy drafts from every one of the target's own
-    tokens would have; `positions` the share of chains whose first 1, 2, .. drafts are all right.
+    `length` is the acceptance length that chains of K greedy drafts from the target's own tokens, all or
+    those that a recipe draws, would have; `positions` the share of chains whose first 1, 2, .. drafts are
+    all right.
     """
 
     tokens: int

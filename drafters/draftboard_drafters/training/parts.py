@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from transformers import AutoModelForCausalLM
 from draftboard.drafter import UserError
 from draftboard.measure.loading import identity, resolve_source
 from draftboard_drafters._layers import Geometry, Rope
+from draftboard_drafters.checkpoints.token_maps import ids_sha256
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,7 @@ class Parts:
     """A Llama-style target's tensors in float32, by transformers' names, and its sizes."""
 
     id: str
+    revision: str | None
     source: str
     """Folder or hub id of its files."""
     tensors: Mapping[str, Tensor]
@@ -58,11 +59,11 @@ def parts_of(name: str) -> Parts:
     """The parts of the target called `name`, an embedded id, a folder or a hub id."""
     source = resolve_source(name)
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
-    id, _ = identity(name, source, model.config, None)
-    return parts_of_model(id, source, model)
+    id, revision = identity(name, source, model.config, None)
+    return parts_of_model(id, source, model, revision)
 
 
-def parts_of_model(id: str, source: str, model: Any) -> Parts:
+def parts_of_model(id: str, source: str, model: Any, revision: str | None = None) -> Parts:
     """The parts of a transformers causal LM. Raises UserError for one whose blocks are not Llama's."""
     config = model.config.get_text_config()
     _check_blocks(id, config, model)
@@ -82,6 +83,7 @@ def parts_of_model(id: str, source: str, model: Any) -> Parts:
         tensors.pop("lm_head.weight", None)
     return Parts(
         id,
+        revision,
         source,
         tensors,
         geometry,
@@ -117,7 +119,7 @@ class Words:
 
     def sha256(self) -> str:
         """Of the ids."""
-        return hashlib.sha256(self.ids.numpy().tobytes()).hexdigest()
+        return ids_sha256(self.ids)
 
     @property
     def offsets(self) -> Tensor:

@@ -7,13 +7,13 @@ itself, in both directions. All anchors of a text share its context, which is pr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from draftboard_drafters._layers import Angles, Geometry, Rotary, Sight
+from draftboard_drafters._layers import Angles, Rotary, Sight
 from draftboard_drafters.checkpoints import Checkpoint, Parallel, Plan, Spec, parallel
 from draftboard_drafters.checkpoints.record import TARGETS
 from draftboard_drafters.training.batches import Batch
@@ -69,17 +69,8 @@ class Slots:
         self.rest = parts.head[~words.known] if unsaid else None
         self.mask_id = mask_of(parts.source, words.present, mask_id)
         self.decays = torch.exp(-torch.arange(k) / decay)
-        shape = parts.geometry
-        self.geometry = Geometry(
-            hidden_size=shape.hidden_size,
-            intermediate_size=shape.intermediate_size,
-            heads=shape.heads,
-            kv_heads=shape.kv_heads,
-            head_dim=shape.head_dim,
-            eps=shape.eps,
-            qk_norm=True,
-        )
-        self.rotary = Rotary(parts.rope, shape.head_dim, LONGEST, torch.float32, torch.device("cpu"))
+        self.geometry = replace(parts.geometry, qk_norm=True)
+        self.rotary = Rotary(parts.rope, self.geometry.head_dim, LONGEST, torch.float32, torch.device("cpu"))
 
     @property
     def conventions(self) -> Parallel:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,15 @@ class Layout:
     target: str
     taps: tuple[int, ...]
     width: int
+    revision: str | None = None
+    """Of the target's weights; None where it is not known, as in stores of before it was kept."""
+
+    def follows(self, held: Mapping[str, Any]) -> bool:
+        """Whether a store that says `held` can be gone on with."""
+        own = json.loads(json.dumps(asdict(self)))
+        same = {name: value for name, value in held.items() if name != "revision"}
+        revisions = {held.get("revision"), own.pop("revision")} - {None}
+        return same == own and len(revisions) <= 1
 
 
 def taps_of(num_layers: int) -> tuple[int, ...]:
@@ -55,9 +64,9 @@ def taps_of(num_layers: int) -> tuple[int, ...]:
     return (*taps, FINAL_NORM)
 
 
-def layout_of(target: str, num_layers: int, width: int) -> Layout:
+def layout_of(target: str, num_layers: int, width: int, revision: str | None = None) -> Layout:
     """The layout of the states that training reads. Raises UserError for a target that is too shallow."""
-    return Layout(target, taps_of(num_layers), width)
+    return Layout(target, taps_of(num_layers), width, revision)
 
 
 class Store:
@@ -73,8 +82,11 @@ class Store:
             new.write_text(json.dumps(asdict(layout)) + "\n")
             new.replace(said)
         found = _read(said)
-        if found != json.loads(json.dumps(asdict(layout))):
-            raise UserError(f"{folder} holds states of {found}, not of {asdict(layout)}; use another folder")
+        if not (isinstance(found, dict) and layout.follows(found)):
+            raise UserError(
+                f"{folder} holds states of {found}, not of {asdict(layout)}; use another folder, and"
+                " where the target itself changed, other replies too"
+            )
         self.rows = _whole_rows(folder / "rows.jsonl")
         self.tokens = self.rows[-1].start + self.rows[-1].length if self.rows else 0
         self.ids_file, self.states_file = folder / "ids.i32", folder / "states.bf16"
@@ -151,7 +163,8 @@ def _read(file: Path) -> Any:
 def _damaged(file: Path, error: Exception) -> UserError:
     reason = str(error).partition("\n")[0]
     return UserError(
-        f"{file} cannot be read ({reason}); remove {file.parent} and run `draftboard train data`"
+        f"{file} cannot be read ({reason}); remove {file.parent}: states for training are made again by"
+        " `draftboard train data`, those of an evaluation by itself"
     )
 
 

@@ -10,6 +10,14 @@ from draftboard.drafter import UserError
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Columns of a learning curve."""
+_COSTS = (
+    "| method | parameters | text tokens | visits | CPU hours | held-out length | drafts accepted |",
+    "| --- " * 7 + "|",
+)
+_CURVES = (
+    f"| held-out length after about | {' | '.join(f'{share:.0%}' for share in SHARES)} of the visits |",
+    "| --- " * (len(SHARES) + 1) + "|",
+)
 
 
 def tables(weights: Path) -> str:
@@ -18,10 +26,17 @@ def tables(weights: Path) -> str:
     cards = {path.parent.name: _read(path) for path in sorted(weights.glob("[!.]*/card.json"))}
     if not cards:
         raise UserError(f"no cards in {weights}; train something, or name another --target or --root")
+    rows = [_rows(method, card, weights) for method, card in cards.items()]
+    costs, curves = zip(*rows, strict=True)
+    return "\n".join([*_COSTS, *costs, "", *_CURVES, *curves]) + "\n"
+
+
+def _rows(method: str, card: Any, weights: Path) -> tuple[str, str]:
     try:
-        return "\n".join([*_costs(cards), "", *_curves(cards)]) + "\n"
-    except (KeyError, TypeError, IndexError) as error:
-        raise UserError(f"a card in {weights} lacks or garbles {error}; restore it") from None
+        return _cost(method, card), _curve(method, card)
+    except (KeyError, TypeError, IndexError, ValueError) as error:
+        file = weights / method / "card.json"
+        raise UserError(f"{file} lacks or garbles {error}; restore it") from None
 
 
 def _read(path: Path) -> Any:
@@ -29,11 +44,6 @@ def _read(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}; train the method again") from None
-
-
-def _costs(cards: dict[str, Any]) -> list[str]:
-    head = "| method | parameters | text tokens | visits | CPU hours | held-out length | drafts accepted |"
-    return [head, "| --- " * 7 + "|", *(_cost(method, card) for method, card in cards.items())]
 
 
 def _cost(method: str, card: dict[str, Any]) -> str:
@@ -47,15 +57,6 @@ def _cost(method: str, card: dict[str, Any]) -> str:
         " ".join(f"{share:.3f}" for share in card["held_out_positions"]),
     )
     return f"| {' | '.join(cells)} |"
-
-
-def _curves(cards: dict[str, Any]) -> list[str]:
-    head = f"| held-out length after about | {' | '.join(f'{share:.0%}' for share in SHARES)} of the visits |"
-    return [
-        head,
-        "| --- " * (len(SHARES) + 1) + "|",
-        *(_curve(method, card) for method, card in cards.items()),
-    ]
 
 
 def _curve(method: str, card: dict[str, Any]) -> str:

@@ -65,11 +65,11 @@ def records(found: Comparison) -> Iterator[Finding]:
     """What the records of one session say by themselves: losslessness of every arm of the candidate, compared
     with anything or not, and what speaks against the figures of either side."""
     for arm in found.arms:
-        yield from _lossless(arm.candidate)
+        yield from lossless(arm.candidate)
         yield from _doubts(arm.base, found, "the base's run: ")
         yield from _doubts(arm.candidate, found)
     for own in _uncompared(found):
-        yield from _lossless(own)
+        yield from lossless(own)
         yield from _doubts(own, found)
 
 
@@ -185,9 +185,9 @@ def _plain_text(arm: ArmChange) -> Iterator[Finding]:
         yield Finding(*place_of(arm), "losslessness", "cannot tell", text)
 
 
-def _lossless(own: Measured) -> Iterator[Finding]:
-    """What was not looked at yields no pass: nothing where tokens were sampled, where nothing can be looked
-    at, and where the arm failed, which is told elsewhere."""
+def lossless(own: Measured) -> Iterator[Finding]:
+    """Whether an arm's replies are the target's own. What was not looked at yields no pass: nothing where
+    tokens were sampled, where nothing can be looked at, and where the arm failed, which is told elsewhere."""
     verdict = verdict_of(own.baseline, own.arm, own.run.dtype)
     place = own.task, own.name
     if verdict.kind == "bug":

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from draftboard.judge.compare import ArmChange, Comparison, Difference
-from draftboard.judge.findings import Finding, Outcome, percent, records
+from draftboard.judge.findings import Finding, Outcome, lossless, percent, records
 from draftboard.judge.gate import Ruling
 from draftboard.judge.pairing import Measured
 from draftboard.show import words
@@ -33,8 +33,13 @@ OUTCOME_TONES: dict[Outcome, str] = {"pass": "green", "cannot tell": "yellow", "
 
 def doubts(found: Comparison) -> list[str]:
     """What the records of either side say against their own figures, for where no ruling says it."""
-    telling = (one for one in records(found) if one.outcome != "pass")
-    return list(dict.fromkeys(f"{one.task} {one.arm}: {one.check}: {one.text}" for one in telling))
+    told = [(one, f"{one.task} {one.arm}: {one.check}: {one.text}") for one in records(found)]
+    for arm in found.arms:
+        told += [
+            (one, f"{one.task} {one.arm}: {one.check}: the base's run: {one.text}")
+            for one in lossless(arm.base)
+        ]
+    return list(dict.fromkeys(text for one, text in told if one.outcome != "pass"))
 
 
 def table(found: Comparison, doubted: Sequence[str] = ()) -> RenderableType:

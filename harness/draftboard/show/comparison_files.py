@@ -72,7 +72,7 @@ def _junit(name: str, found: Comparison, cases: Sequence[Case]) -> str:
 
 def as_junit(found: Comparison) -> str:
     """A comparison as JUnit XML: a test case per figure with its words, one that is skipped for every arm
-    that was not compared. None fails: a comparison decides nothing."""
+    that was not compared, one for each doubt. None fails: a comparison decides nothing."""
     cases = [
         Case(f"{arm.candidate.task}.{arm.candidate.name}", one.name, comparison.figure_words(one))
         for arm in found.arms
@@ -80,6 +80,7 @@ def as_junit(found: Comparison) -> str:
         if one.base is not None or one.candidate is not None
     ]
     cases += [Case(f"{one.task}.{one.name}", "presence", why, "skipped") for one, why in _not_compared(found)]
+    cases += [Case("records", "doubt", doubt) for doubt in comparison.doubts(found)]
     return _junit("draftboard compare", found, cases)
 
 

@@ -22,7 +22,15 @@ from draftboard.measure.loading import load_tokenizer
 from draftboard_drafters.checkpoints.cards import WEIGHTS
 from draftboard_drafters.training.batches import Batch
 from draftboard_drafters.training.loop import Settings
-from draftboard_drafters.training.objective import Outcome, Parameters, Recipe, cross_entropy, laws, mean
+from draftboard_drafters.training.objective import (
+    Outcome,
+    Parameters,
+    Recipe,
+    cross_entropy,
+    label_weights,
+    laws,
+    mean,
+)
 from draftboard_drafters.training.parts import Parts, Words
 
 WORDS = 8192
@@ -91,7 +99,10 @@ class DraftModelRecipe:
         logits = F.linear(hidden[counts], parameters["model.embed_tokens.weight"][rows]).float()
         law = laws(batch.states[:, :, -1][counts], self.parts.head[rows])
         right = torch.zeros_like(counts)
-        right[counts] = logits.detach().argmax(-1) == law.argmax(-1)
+        known = self.words.known.clone()
+        known[drawn] = True
+        said = label_weights(batch, known, self.prompt_weight)[counts] > 0
+        right[counts] = (logits.detach().argmax(-1) == law.argmax(-1)) & said
         loss = mean(cross_entropy(logits, law), weights[counts])
         return Outcome(loss, _runs(right, batch.starts(self.k), self.k))
 
