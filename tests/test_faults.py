@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import gc
+import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from draftboard import cli
-from draftboard.errors import INTERNAL, UserError, make_folder
+from draftboard import __main__, cli
+from draftboard.errors import INTERNAL, INTERRUPTED, UserError, make_folder
 from draftboard.judge.findings import EXIT_CODES
 from draftboard.show import tables
 
@@ -25,7 +27,6 @@ def ended(monkeypatch: pytest.MonkeyPatch, error: BaseException, *command: str) 
         raise error
 
     monkeypatch.setattr(tables, "render", fails)
-    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
     monkeypatch.setattr("sys.argv", ["draftboard", "results", *command])
     with pytest.raises(SystemExit) as caught:
         cli.main()
@@ -87,14 +88,17 @@ def test_a_users_mistake_and_an_interrupt_are_no_faults(
 def test_an_interrupt_outside_the_command_line_library_ends_as_one_within(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted() -> None:
-        raise KeyboardInterrupt
+    """Such as one while its modules are imported."""
+    handled: dict[int, Any] = {}
 
-    monkeypatch.setattr(cli, "app", interrupted)
-    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+    def interrupted() -> None:
+        handled[signal.SIGTERM](signal.SIGTERM, None)
+
+    monkeypatch.setattr(cli, "main", interrupted)
+    monkeypatch.setattr(signal, "signal", handled.__setitem__)
     with pytest.raises(SystemExit) as caught:
-        cli.main()
-    assert caught.value.code == cli.INTERRUPTED
+        __main__.main()
+    assert caught.value.code == INTERRUPTED
     assert capsys.readouterr() == ("", "")
 
 
@@ -119,7 +123,6 @@ def test_a_place_that_cannot_be_written_is_a_users_matter(
 ) -> None:
     (folder / "file").write_text("")
     place = folder / "file" / "inside"
-    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
     monkeypatch.setattr("sys.argv", ["draftboard", *command, "--out", str(place), "--root", str(ROOT)])
     with pytest.raises(SystemExit) as caught:
         cli.main()
@@ -156,7 +159,7 @@ def test_a_reader_that_leaves_is_no_verdict(form: str) -> None:
 
 
 def test_the_code_is_no_other_commands() -> None:
-    taken = {*EXIT_CODES.values(), UserError.exit_code, cli.SOME_FAILED, cli.INTERRUPTED, cli.BROKEN_PROMISE}
+    taken = {*EXIT_CODES.values(), UserError.exit_code, cli.SOME_FAILED, INTERRUPTED, cli.BROKEN_PROMISE}
     assert not {INTERNAL, cli.READER_GONE} & taken
 
 

@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "cli": {"errors", "record", "measure", "judge", "show", "cli_gate", "cli_train"},
     "cli_gate": {"errors", "record", "measure", "judge", "show"},
     "cli_train": {"errors"},
-    "__main__": {"cli"},
+    "__main__": {"cli", "errors"},
     "__init__": set(),
 }
 WITHOUT_TORCH = ("record", "judge", "show")

@@ -172,6 +172,24 @@ def test_resume_does_not_continue_another_plan(plan: Plan, tmp_path: Path) -> No
     assert len(runner.interrupted_runs(Store(tmp_path / "results"))) == 1
 
 
+def test_a_run_that_is_measured_now_is_not_called_interrupted(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, seen = Store(tmp_path / "results"), list[bool]()
+    real = runner.assemble
+
+    def assembled(journal: Any) -> Any:
+        seen.extend(map(runner.is_written, runner.interrupted_runs(store)))
+        return real(journal)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(plan, tmp_path, Interrupt())
+    assert [runner.is_written(path) for path in runner.interrupted_runs(store)] == [False]
+    monkeypatch.setattr(runner, "assemble", assembled)
+    run(plan, tmp_path, resume=True)
+    assert seen == [True]
+
+
 def test_a_torn_last_line_costs_one_reply(plan: Plan, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(plan, tmp_path, Interrupt())

@@ -232,6 +232,13 @@ def test_where_nothing_pays_plain_decoding_is_the_answer(tmp_path):
     assert board.lines[1].worth.text.startswith("costs on chat 0.") and board.lines[1].worth.tone == "loss"
 
 
+def test_figures_without_intervals_answer_nothing(tmp_path):
+    base, arm = random_arms(1, prompts=2)
+    write(Store(tmp_path), 1, "chat", arms=[base, arm], prompts=2)
+    (board,) = boards_of(Store(tmp_path))
+    assert board.answers[0].text == "no answer yet: too few prompts for intervals"
+
+
 def test_every_metric_is_defined_once_and_linked(built):
     found = Elements((built[1].parent / "definitions.html").read_text())
     ids = [given["id"] for _, given in found.all if "id" in given]
@@ -327,10 +334,30 @@ def test_own_prompts_under_a_tasks_name_have_a_column_of_their_own(tmp_path):
     assert {run for _, run in cells_of(board)} == {"run-chat", "own-chat"}
 
 
+@pytest.mark.parametrize("name", ["accepted.toml", "machine/run/run.json"])
+def test_a_folder_of_something_else_is_not_written_into(name: str, tmp_path):
+    (tmp_path / "out" / name).parent.mkdir(parents=True)
+    (tmp_path / "out" / name).touch()
+    with pytest.raises(
+        UserError, match=rf"out holds {name.partition('/')[0]}, which no site has; name an empty"
+    ):
+        site.build(Store(tmp_path / "none"), tmp_path / "out", ROOT)
+
+
+def test_a_site_whose_first_build_was_cut_short_is_built_again(tmp_path):
+    """What a build leaves for the next one comes last; a file of a person's own beside a built site stays."""
+    front = site.build(Store(tmp_path / "none"), tmp_path / "out", ROOT)
+    (front.parent / ".build.json").unlink()
+    site.build(Store(tmp_path / "none"), tmp_path / "out", ROOT)
+    (front.parent / "CNAME").write_text("example.org")
+    site.build(Store(tmp_path / "none"), tmp_path / "out", ROOT)
+    assert (front.parent / "CNAME").exists()
+
+
 def test_an_empty_store_gives_a_page_that_says_so(tmp_path):
     page = site.build(Store(tmp_path / "none"), tmp_path / "out", ROOT)
     assert "No results yet" in page.read_text()
-    assert "pages equal" in site.verify(Store(tmp_path / "none"), tmp_path / "out", ROOT)
+    assert "files equal" in site.verify(Store(tmp_path / "none"), tmp_path / "out", ROOT)
 
 
 def test_missing_templates_are_one_line(tmp_path):
@@ -368,7 +395,7 @@ def test_hostile_names_are_inert(tmp_path):
 def test_an_untouched_site_verifies(built):
     store, page = built
     count = sum(1 for file in page.parent.rglob("*") if file.is_file() and not file.name.startswith("."))
-    assert site.verify(store, page.parent, ROOT) == f"{page.parent}: all {count} pages equal the records"
+    assert site.verify(store, page.parent, ROOT) == f"{page.parent}: all {count} files equal the records"
 
 
 @pytest.mark.parametrize(

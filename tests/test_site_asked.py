@@ -77,7 +77,7 @@ def test_a_task_that_comes_back_renews_the_pages(root: Path, tmp_path: Path) -> 
     save_task(root, QUESTIONS)
     site.build(store, out, root)
     assert "first line of 2" in replies(out)
-    assert "pages equal the records" in site.verify(store, out, root)
+    assert "files equal the records" in site.verify(store, out, root)
 
 
 def test_a_file_in_the_working_directory_is_no_task(

@@ -98,6 +98,20 @@ def test_the_draft_model_is_trained_and_shares_the_tokenizer(job: Job) -> None:
     assert drafter.weights.training is not None
 
 
+@pytest.mark.parametrize(
+    "content", [None, "{}", '{"model_type": "llama"}'], ids=["empty", "no type", "no weights"]
+)
+def test_a_target_that_cannot_be_loaded_is_one_line(content: str | None, job: Job, tmp_path: Path) -> None:
+    folder = tmp_path / "broken"
+    folder.mkdir()
+    if content is not None:
+        (folder / "config.json").write_text(content)
+    with pytest.raises(
+        UserError, match=r"cannot load .*broken' as a causal LM from a folder: .*; give a folder"
+    ):
+        commands.run("data", replace(job, target=str(folder)))
+
+
 def test_an_unknown_word_names_what_can_be_trained(job: Job) -> None:
     with pytest.raises(UserError, match="did you mean 'eagle3'"):
         commands.run("eagle", job)

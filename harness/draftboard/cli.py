@@ -22,9 +22,8 @@ import typer
 from rich.console import Console
 
 from draftboard import cli_gate, cli_train
-from draftboard.errors import INTERNAL, SOME_FAILED, UserError, file_trouble, report_fault
+from draftboard.errors import INTERNAL, INTERRUPTED, SOME_FAILED, UserError, file_trouble, report_fault
 
-INTERRUPTED = 130
 BROKEN_PROMISE = 1
 READER_GONE = 128 + signal.SIGPIPE
 
@@ -68,14 +67,11 @@ RunOut = Annotated[Path | None, typer.Option(help="Folder for the results (defau
 def main() -> None:
     """Runs the command. A user's mistake becomes one line and exit code 2, a fault of ours one line and
     exit code 70, so that neither is taken for what a command found."""
-    signal.signal(signal.SIGTERM, _as_interrupt)
     try:
         _to_the_end()
     except UserError as error:
         print(f"draftboard: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
-    except KeyboardInterrupt:  # outside what the command line library catches, such as at its end
-        raise SystemExit(INTERRUPTED) from None
     except Exception as error:
         if trouble := file_trouble(error):
             print(f"draftboard: {trouble}", file=sys.stderr)
@@ -102,10 +98,6 @@ def _to_the_end() -> None:
         if sys.stdout is not stdout:  # the library has met a closed pipe and put a silent one in its place
             raise SystemExit(READER_GONE) from None
         raise
-
-
-def _as_interrupt(number: int, frame: Any) -> None:
-    raise KeyboardInterrupt
 
 
 @app.command()

@@ -15,9 +15,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from draftboard.errors import CandidateFailed, UserError, unknown
+from draftboard.errors import INTERRUPTED, CandidateFailed, UserError, unknown
 
-INTERRUPTED = 130
 WORK, KEPT_WORK = "gate-", 5
 """The beginning of the folders in results/.partial/ that hold a gate's runs, and how many of them stay."""
 ACCEPTED = "accepted"
@@ -250,11 +249,12 @@ def _stored(candidate: str, root: Path) -> tuple[Any, set[str] | None]:
     from draftboard.record.sides import read_side
 
     side = read_side(candidate, root)
-    machines = sorted({run.fingerprint for run, _ in side.runs})
-    if len(machines) > 1:
+    beds = {run.fingerprint: run.testbed for run, _ in side.runs}
+    if len(beds) > 1:
+        names = ", ".join(sorted(set(beds.values())))
         raise UserError(
-            f"--candidate {candidate} holds runs of {len(machines)} machines or library versions"
-            f" ({', '.join(machines)}); name the folder of one testbed, or a run"
+            f"--candidate {candidate} holds runs of {len(beds)} machines, dtypes or library versions; name a"
+            f" run, or the folder of one of them: {names}"
         )
     return side.runs, {run.task.name for run, _ in side.runs} if side.kind == "run" else None
 

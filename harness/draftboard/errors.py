@@ -13,6 +13,9 @@ from pathlib import Path
 SOME_FAILED = 6
 """Exit code of a run of which some arms or tasks failed; the others are stored."""
 
+INTERRUPTED = 130
+"""Exit code of an interrupted command, as shells number it; what was measured is kept."""
+
 INTERNAL = 70
 """Exit code of a fault in draftboard itself, as BSD's sysexits.h numbers it: no verdict of any command."""
 
@@ -40,7 +43,7 @@ def unknown(kind: str, found: str, known: Iterable[str], where: str = "") -> Use
     """
     names = sorted(known)
     place = f" in {where}" if where else ""
-    hint = suggestion(found, names) or ";"
+    hint = suggestion(found, names)
     return UserError(f"{kind} {found!r} not found{place}{hint} (have: {', '.join(names) or 'none'})")
 
 

@@ -79,7 +79,7 @@ def _facts(checkpoint: Checkpoint, target: Target | None) -> Iterator[tuple[str,
     if checkpoint.method == "mtp" and (words := own_map(Path(checkpoint.path))):
         yield "token map", words
     yield "made for", _made_for(checkpoint)
-    yield "weights", f"{checkpoint.origin}, sha256 {checkpoint.sha256}"
+    yield "weights", f"{checkpoint.origin}, sha256 of the tensors {checkpoint.sha256}"
 
 
 def _taps(checkpoint: Checkpoint, target: Target | None) -> str:

@@ -64,7 +64,7 @@ def read_token_map(path: str, target: Target) -> Tensor:
 def own_map(folder: Path) -> str | None:
     """The map beside a checkpoint's weights in words, or what is wrong with it; None where there is none."""
     file = folder.expanduser() / TOKEN_MAP
-    if not file.is_file():
+    if not file.exists():
         return None
     try:
         ids = _listed(file)

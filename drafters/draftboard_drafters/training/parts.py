@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from draftboard.drafter import UserError
-from draftboard.measure.loading import identity, resolve_source
+from draftboard.measure.loading import cannot_load, identity, read_config, resolve_source
 from draftboard_drafters._layers import Geometry, Rope
 from draftboard_drafters.checkpoints.token_maps import ids_sha256
 
@@ -56,9 +56,14 @@ class Parts:
 
 
 def parts_of(name: str) -> Parts:
-    """The parts of the target called `name`, an embedded id, a folder or a hub id."""
+    """The parts of the target called `name`, an embedded id, a folder or a hub id. Raises UserError for one
+    that cannot be loaded or trained for."""
     source = resolve_source(name)
-    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    read_config(source, None)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    except (OSError, ValueError) as error:
+        raise cannot_load(source, error) from error
     id, revision = identity(name, source, model.config, None)
     return parts_of_model(id, source, model, revision)
 

@@ -90,7 +90,7 @@ def _from_interruption(chosen: Sequence[Plan], store: Store, console: Console) -
 
 
 def _mention_interrupted(store: Store, console: Console, resume: bool) -> None:
-    left = runner.interrupted_runs(store)
+    left = [path for path in runner.interrupted_runs(store) if not runner.is_written(path)]
     if left and not resume:
         runs = "1 interrupted run lies" if len(left) == 1 else f"{len(left)} interrupted runs lie"
         console.print(f"{runs} in {left[0].parent}; --resume continues a matching one")

@@ -79,7 +79,7 @@ def load_target(
     if device.type == "cuda":
         torch.cuda.set_device(device)  # events and synchronisation go by the current device
     source = resolve_source(name)
-    config = _config(source, revision)
+    config = read_config(source, revision)
     context = _context(config, max_context)
     refuse_uncuttable(config, context)
     with freed_at_once():
@@ -158,7 +158,7 @@ def resolve_source(name: str) -> str:
 
 def position_limit(name: str, revision: str | None = None) -> int | None:
     """The most positions that the target called `name` is made for; None where its configuration has none."""
-    return _limit(_config(resolve_source(name), revision))
+    return _limit(read_config(resolve_source(name), revision))
 
 
 def load_tokenizer(source: str, revision: str | None = None) -> Any:
@@ -174,13 +174,14 @@ def load_tokenizer(source: str, revision: str | None = None) -> Any:
     return None if empty else tokenizer
 
 
-def _config(source: str, revision: str | None) -> Any:
-    """The configuration of the language model, also where it is one part of several."""
+def read_config(source: str, revision: str | None) -> Any:
+    """The configuration of the language model in a folder or under a hub id, also where it is one part of
+    several. Raises UserError where there is none that can be read."""
     try:
         config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
     # What a library says of files the user named is about those files, whatever type it raises.
     except Exception as error:
-        raise _cannot_load(source, error) from error
+        raise cannot_load(source, error) from error
     return config.get_text_config()
 
 
@@ -190,7 +191,7 @@ def _model(source: str, revision: str | None, dtype: torch.dtype, device: torch.
     except Exception as error:
         if out_of_memory(error):
             raise
-        raise _cannot_load(source, error) from error
+        raise cannot_load(source, error) from error
     if missing:
         raise UserError(
             f"the weights of {source!r} lack {len(missing)} tensors, the first is {missing[0]!r};"
@@ -199,7 +200,8 @@ def _model(source: str, revision: str | None, dtype: torch.dtype, device: torch.
     return model.to(device)
 
 
-def _cannot_load(source: str, error: Exception) -> UserError:
+def cannot_load(source: str, error: Exception) -> UserError:
+    """The error for a folder or hub id of which a library says `error`."""
     kind = "folder" if Path(source).is_dir() else "hub id (or a folder that does not exist)"
     first = (str(error).strip() or type(error).__name__).split("\n", maxsplit=1)[0]
     return UserError(

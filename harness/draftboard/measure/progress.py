@@ -124,10 +124,10 @@ class Progress:
     def _line(self) -> str:
         assert self._bar is not None
         task = self._bar.tasks[0]
-        left = "?" if task.time_remaining is None else f"{task.time_remaining:.0f} s"
+        left = "" if task.time_remaining is None else f", about {task.time_remaining:.0f} s left"
         speeds = ((tally.label, self.speedup(tally)) for tally in self.tallies)
         shown = ", ".join(f"{label} {speed:.2f}x" for label, speed in speeds if speed is not None)
-        done = f"{self.title}: {task.completed:.0f}/{task.total:.0f} replies, about {left} left"
+        done = f"{self.title}: {task.completed:.0f}/{task.total:.0f} replies{left}"
         return f"{done}; so far {shown}" if shown else done
 
     def _picture(self) -> Group:

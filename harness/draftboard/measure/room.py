@@ -36,8 +36,8 @@ def read_room(plan: Plan, source: str) -> tuple[Task, Template, Room]:
     # The task's hash stays: what the run overrides is in the arms' ids.
     task = load_task(plan.task, Path(plan.root))
     task = task if plan.thinking is None else replace(task, thinking=plan.thinking)
+    limit = loading.position_limit(source, plan.revision)  # first: it tells of no target at all
     template = Template(loading.load_tokenizer(source, plan.revision), task)
-    limit = loading.position_limit(source, plan.revision)
     return task, template, make_room(plan, template, task.sample(plan.limit, plan.sampling.seed), limit)
 
 

@@ -97,6 +97,22 @@ def interrupted_runs(store: Store) -> list[Path]:
     return sorted((store.root / ".partial").glob("*.jsonl"))
 
 
+def is_written(journal: Path) -> bool:
+    """Whether a process is measuring into a journal at this moment."""
+    lock = FileLock(_lock_of(journal), blocking=False)
+    if not Path(lock.lock_file).exists():
+        return False
+    try:
+        with lock:
+            return False
+    except Timeout:
+        return True
+
+
+def _lock_of(journal: Path) -> str:
+    return f"{journal}.lock"
+
+
 def assemble(journal: Journal) -> tuple[RunRecord, list[Arm]]:
     """The finished run and its arms, from nothing but the journal's entries."""
     entries = journal.read()
@@ -220,7 +236,7 @@ def _new_id(plan: Plan) -> str:
 def _alone(journal: Journal) -> Iterator[None]:
     """Keeps every other process off a journal."""
     journal.path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(f"{journal.path}.lock", blocking=False)
+    lock = FileLock(_lock_of(journal.path), blocking=False)
     try:
         lock.acquire()
     except Timeout:

@@ -19,6 +19,9 @@ from draftboard.show.web.runs import run_pages
 
 FRONT = "index.html"
 
+FOLDERS = frozenset({"badges", "runs", "static"})
+"""What a site consists of besides its pages."""
+
 MANY = 8
 """Runs to make from which on it pays to start processes."""
 
@@ -28,6 +31,7 @@ def build(store: Store, out: Path, root: Path, base_url: str = "") -> Path:
     templates, `base_url` where the site will be served. The pages of a run that did not change stay."""
     renderer = Renderer(root, base_url)
     make_folder(out, "name another place with --out")
+    _refuse_others(out)
     last = cache.load(out, renderer.stamp)
     runs = _runs(renderer, dict(_folders(store)), last)
     written = [name for run in runs.values() for name in run.pages]
@@ -39,6 +43,18 @@ def build(store: Store, out: Path, root: Path, base_url: str = "") -> Path:
         (out / name).unlink(missing_ok=True)
     cache.save(out, renderer.stamp, runs, written)
     return out / FRONT
+
+
+def _refuse_others(out: Path) -> None:
+    """Raises UserError for a folder in which no site was built and something else lies, such as results."""
+    if (out / cache.FILE).exists():
+        return
+    others = [path.name for path in out.iterdir() if path.name not in FOLDERS and path.suffix != ".html"]
+    if files := sorted(name for name in others if name[0] != "."):
+        raise UserError(
+            f"--out {out} holds {files[0]}, which no site has; name an empty folder, or one that a site was"
+            " built in"
+        )
 
 
 def _accepted(store: Store) -> set[tuple[str, str]]:
@@ -96,7 +112,7 @@ def verify(store: Store, out: Path, root: Path, base_url: str = "") -> str:
     for file in sorted(out.rglob("*.html")):
         if file not in seen:
             raise UserError(f"{file}: comes from no record; remove it or build into an empty folder")
-    return f"{out}: all {len(seen)} pages equal the records"
+    return f"{out}: all {len(seen)} files equal the records"
 
 
 def _all_pages(renderer: Renderer, store: Store) -> Iterator[tuple[str, str]]:

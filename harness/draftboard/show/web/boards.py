@@ -20,6 +20,10 @@ TaskKey = tuple[str, str]
 """Name and hash of a task: two that go by one name have a column each."""
 
 
+NO_ANSWER = "no answer yet: too few prompts for intervals"
+NOTHING_PAYS = "plain decoding: nothing measured here pays"
+
+
 @dataclass(frozen=True, slots=True)
 class _Group:
     """The arms of one table, and where they come from."""
@@ -89,10 +93,13 @@ def _board(group: _Group) -> Board:
 
 
 def _answer(rows: Sequence[Row], task: TaskKey) -> Fact:
-    """The fastest arm on a task that may be used; plain decoding where none pays."""
-    best = fastest([row for row in rows if _task(row) == task])
+    """The fastest arm on a task that may be used; plain decoding where none pays. Figures without an interval
+    pay and cost nothing yet."""
+    here = [row for row in rows if _task(row) == task]
+    best = fastest(here)
     if best is None:
-        return said("plain decoding: nothing measured here pays", tone="quiet")
+        unknown = any(row.speedup and row.speedup_lo is None for row in here if not row.baseline)
+        return said(NO_ANSWER if unknown else NOTHING_PAYS, tone="quiet")
     stamp = "" if best.valid else ", not to be quoted"
     name = words.names(rows)[best.arm]
     interval = words.interval(best.speedup_lo, best.speedup_hi)
